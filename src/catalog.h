@@ -1,0 +1,57 @@
+/*
+ * catalog.h
+ *	  The table live_topn.subscription, one row per subscription.
+ *
+ * The table has REPLICA IDENTITY FULL: the database worker learns of
+ * subscriptions from the rows that it decodes, and needs them whole.
+ */
+#ifndef LIVE_TOPN_CATALOG_H
+#define LIVE_TOPN_CATALOG_H
+
+#include "access/htup.h"
+#include "access/tupdesc.h"
+
+#define CATALOG_SCHEMA	"live_topn"
+#define CATALOG_TABLE	"subscription"
+
+#define Anum_subscription_id		1	/* bigint */
+#define Anum_subscription_name		2	/* text */
+#define Anum_subscription_owner		3	/* regrole */
+#define Anum_subscription_query		4	/* text */
+#define Anum_subscription_args		5	/* text[] or null */
+#define Anum_subscription_deliver	6	/* text */
+#define Anum_subscription_ranks		7	/* text */
+#define Anum_subscription_cushion	8	/* integer or null */
+#define Anum_subscription_throttle	9	/* interval or null */
+#define Anum_subscription_lease		10	/* interval or null */
+#define Anum_subscription_settings	11	/* text[] of name=value */
+#define Natts_subscription			11
+
+typedef struct SubscriptionRow
+{
+	int64		id;
+	char	   *name;
+	Oid			owner;
+	char	   *query;
+	int			nargs;
+	char	  **args;			/* NULL elements are nulls */
+	char	   *deliver;
+	char	   *ranks;
+	int			cushion;		/* rows; -1: by itself */
+	int			nsettings;
+	char	  **settings;		/* name=value */
+} SubscriptionRow;
+
+/* The table's OID by today's catalogs, InvalidOid without the extension. */
+extern Oid	catalog_relid(void);
+
+/* A row of the table, copied into CurrentMemoryContext. */
+extern SubscriptionRow *catalog_row(HeapTuple tuple, TupleDesc desc);
+
+/*
+ * Put the settings in force that a subscription was made under, until
+ * AtEOXact_GUC(…, nestlevel) or the end of the transaction.  Returns nestlevel.
+ */
+extern int	catalog_apply_settings(int nsettings, char **settings);
+
+#endif							/* LIVE_TOPN_CATALOG_H */

@@ -1,0 +1,76 @@
+/*
+ * request.h
+ *	  Requests of backends to the database worker, and their answers.
+ *
+ * A backend creates a DSM segment with the request and a shm_mq for the
+ * answer, announces it in its own entry of an array in shared memory (one
+ * per backend: a backend has one request at a time), sets the worker's latch
+ * and waits.  The worker never waits for a backend.
+ */
+#ifndef LIVE_TOPN_REQUEST_H
+#define LIVE_TOPN_REQUEST_H
+
+#include "access/xlogdefs.h"
+#include "lib/stringinfo.h"
+
+typedef enum RequestKind
+{
+	REQUEST_SYNC,				/* answer: applied lsn (int64) */
+	REQUEST_SNAPSHOT,			/* answer: see worker.h */
+	REQUEST_STATS				/* answer: see worker.h */
+} RequestKind;
+
+/* ---- for backends ---- */
+
+extern void request_shmem_request(void);
+extern void request_shmem_startup(void);
+
+/*
+ * Ask the worker of this database and wait for the answer, which is in
+ * CurrentMemoryContext.  The worker answers once it has applied and published
+ * all WAL before upto.  id is a subscription's, 0 for all.  timeout is in
+ * milliseconds.
+ *
+ * Errors: the error of the answer; ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
+ * with the reason if no worker can run; ERRCODE_QUERY_CANCELED on time-out,
+ * saying what the worker waits for.  Starts a worker and waits for it where
+ * there is none.
+ */
+extern StringInfo request_call(RequestKind kind, int64 id, XLogRecPtr upto,
+							   int timeout);
+
+/*
+ * The end of all WAL so far, flushed to disk: everything visible to this
+ * transaction's next snapshot was committed before it.
+ */
+extern XLogRecPtr request_flush_point(void);
+
+/* ---- for the database worker ---- */
+
+typedef struct Request
+{
+	RequestKind kind;
+	int64		id;
+	XLogRecPtr	upto;
+	struct RequestPrivate *private;
+} Request;
+
+/*
+ * The next request that came in, or NULL; the caller keeps it until it is
+ * answered.  Must be called outside decoding.
+ */
+extern Request *request_next(void);
+
+/* Answer and free the request.  Sending goes on in request_progress. */
+extern void request_answer(Request *request, StringInfo answer);
+extern void request_answer_error(Request *request, int sqlerrcode,
+								 const char *message, const char *hint);
+
+/* Send what is pending without waiting; the latch is set when there is room. */
+extern void request_progress(void);
+
+/* Has the backend gone away?  Then drop the request. */
+extern bool request_abandoned(Request *request);
+extern void request_drop(Request *request);
+
+#endif							/* LIVE_TOPN_REQUEST_H */
