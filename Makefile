@@ -1,10 +1,25 @@
 MODULE_big = live_topn
 OBJS = \
 	src/live_topn.o \
+	src/hooks.o \
 	src/launcher.o \
+	src/worker_slot.o \
+	src/setup.o \
 	src/request.o \
+	src/catalog.o \
 	src/subscription.o \
+	src/read.o \
+	src/monitor.o \
 	src/query.o \
+	src/query_check.o \
+	src/query_functions.o \
+	src/query_text.o \
+	src/conversion.o \
+	src/inert.o \
+	src/flatten.o \
+	src/identity.o \
+	src/tiers.o \
+	src/keyset.o \
 	src/row.o \
 	src/window.o \
 	src/delta.o \
@@ -12,6 +27,10 @@ OBJS = \
 	src/commit_log.o \
 	src/reconcile.o \
 	src/refill.o \
+	src/table.o \
+	src/evaluate.o \
+	src/feed.o \
+	src/apply.o \
 	src/decoder.o \
 	src/deliver.o \
 	src/worker.o
@@ -21,5 +40,39 @@ DATA = sql/live_topn--1.0.sql
 PGFILEDESC = "live_topn - exact live results of sorted, limited queries"
 
 PG_CONFIG ?= pg_config
+export PG_CONFIG
+
+# These install what they need, PostgreSQL too; all others come from PGXS.
+SELF_CONTAINED = setup demo bench check installcheck soak
+ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
+NO_INSTALLCHECK = 1
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+$(OBJS): $(wildcard src/*.h)
+endif
+
+.PHONY: $(SELF_CONTAINED)
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	@scripts/demo.sh
+
+bench: setup
+	@bench/run.sh
+
+# All tests; then "N passed, N failed".  SEED=... repeats the randomized ones.
+# PGXS has a rule of this name, which only says that it is not supported.
+ifneq ($(filter check,$(MAKECMDGOALS)),)
+check: setup
+	@test/check
+endif
+
+# The same of what is installed; TESTS="api 020_facts" for some of them.
+installcheck:
+	@test/check $(TESTS)
+
+# The oracles without end, or for MINUTES=..., from SEED=...
+soak: setup
+	@test/check --soak

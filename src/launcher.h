@@ -10,6 +10,8 @@
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
+#define WORKER_ERROR_LEN	256
+
 typedef enum WorkerState
 {
 	WORKER_NONE,				/* nobody wants one */
@@ -22,21 +24,29 @@ typedef enum WorkerState
 
 /*
  * One database's worker, in shared memory.  Fields are protected by the
- * launcher's lock, except that the worker alone writes the atomics.
+ * launcher's lock, except the atomics and that commits read latch without it.
+ * An entry is free if its state is WORKER_NONE and pid and holds are 0.
  */
 typedef struct WorkerSlot
 {
-	Oid			dboid;			/* InvalidOid: free */
+	Oid			dboid;
 	WorkerState state;
 	pid_t		pid;			/* 0: no process */
 	Latch	   *latch;			/* of that process */
-	int			failures;		/* in a row, for back-off */
-	TimestampTz restart_after;
-	char		error[256];		/* why it failed, or cannot be started */
-
 	pg_atomic_uint32 waiting;	/* it sleeps: a commit must set the latch */
+	pg_atomic_uint32 requests;	/* counts requests announced to it */
 
-	/* statistics of the running worker */
+	int			holds;			/* commands that keep the worker out */
+	bool		asked;			/* for a worker, since it last looked */
+	bool		reconsider;		/* may the database have a worker at all? */
+	uint32		retirements;	/* counts launcher_retire */
+	int			failures;		/* in a row, for back-off */
+	TimestampTz running_since;	/* 0: did not get so far */
+	TimestampTz restart_after;
+	char		error[WORKER_ERROR_LEN];	/* why it failed, or cannot be
+											 * started */
+
+	/* statistics of the running worker, written by it alone */
 	pg_atomic_uint64 applied_lsn;
 	pg_atomic_uint64 applied_at;	/* commit time of the last applied commit */
 	pg_atomic_uint64 commits;
@@ -57,15 +67,44 @@ extern void launcher_register(void);	/* the launcher and the XactCallback */
 /* Ask for a worker in this database, now; does not wait. */
 extern void launcher_want_worker(void);
 
-/* The slot of a database, NULL if it never had a worker.  Takes the lock. */
-extern WorkerSlot *launcher_find(Oid dboid);
+/* Ask again when this transaction has committed. */
+extern void launcher_want_worker_at_commit(void);
+
+/* The slot of a database, NULL if it has none; copied to *copy if given. */
+extern WorkerSlot *launcher_find(Oid dboid, WorkerSlot *copy);
+
+/* Copies of all slots in use, palloc'd; returns their number. */
+extern int	launcher_slots(WorkerSlot **copies);
+
+/* Is the launcher there to start workers? */
+extern bool launcher_running(void);
+
+/*
+ * Tell a database's worker to end, and keep it out until launcher_release.
+ * False if the database has none; then there is nothing to release.
+ */
+extern bool launcher_hold(Oid dboid);
+
+/*
+ * Wait until the process has ended and its replication slot is free, but not
+ * for ever.
+ */
+extern void launcher_wait_gone(Oid dboid);
+extern void launcher_release(Oid dboid);
+
+/* A database was made or altered: should it have a worker? */
+extern void launcher_reconsider(Oid dboid);
 
 /* ---- for the database worker ---- */
+
+/* Set by launcher_attach. */
+extern WorkerSlot *MyWorkerSlot;
 
 /*
  * Become this database's worker: called once connected.  Exits the process
  * if there already is one.  The slot is given back when the process ends, as
- * WORKER_FAILED with the error unless launcher_retire came first.
+ * WORKER_FAILED with the last error it logged, unless launcher_retire came
+ * first.
  */
 extern WorkerSlot *launcher_attach(void);
 extern void launcher_set_state(WorkerState state);
@@ -73,7 +112,8 @@ extern void launcher_set_error(const char *message);
 
 /*
  * No subscription is left: give the slot up.  False if somebody asked for a
- * worker meanwhile; then go on.
+ * worker meanwhile; then look again (decode all WAL up to now, or read the
+ * table), and if there still is none, call again.
  */
 extern bool launcher_retire(void);
 
@@ -82,5 +122,7 @@ extern void launcher_set_waiting(bool waiting);
 
 /* Name of the logical slot of a database; buf has NAMEDATALEN bytes. */
 extern void launcher_slot_name(Oid dboid, char *buf);
+
+extern PGDLLEXPORT void live_topn_launcher_main(Datum main_arg);
 
 #endif							/* LIVE_TOPN_LAUNCHER_H */

@@ -13,7 +13,9 @@
 typedef struct SortKey
 {
 	AttrNumber	attno;			/* column of the row (position in targetlist) */
-	Oid			sortop;			/* btree "less than" or "greater than" */
+	Oid			sortop;			/* btree "less than" or "greater than";
+								 * InvalidOid: image order, as of record_image
+								 * operators (the columns of a keyless table) */
 	Oid			collation;
 	bool		nulls_first;
 } SortKey;
@@ -36,8 +38,13 @@ typedef struct TopnQuery
 	AttrNumber *keys;			/* identity: columns of the row ... */
 	AttrNumber *key_attnums;	/* ... and of the table */
 	char	  **key_names;		/* ... and their names in the table */
-	bool		keyless;		/* identity is the whole row: nkeys is 1, and
-								 * that column is the whole-row Var */
+	bool		keyless;		/* identity is the whole row: keys are all
+								 * columns of the table (not dropped) as plain
+								 * Vars in attnum order, each of them also a
+								 * sort column in image order at the end.  (The
+								 * database worker may not look up row types;
+								 * only the SQL of query_read orders by t.*
+								 * USING *< and compares with a whole row.) */
 	int64		limit;			/* N */
 	bool		inert;			/* evaluation and comparison can neither fail,
 								 * run user code nor look at catalogs */
@@ -45,11 +52,16 @@ typedef struct TopnQuery
 								 * query_from_text */
 } TopnQuery;
 
+/* setting live_topn.allow_procedural_functions */
+extern PGDLLIMPORT bool query_allow_procedural;
+
 /*
  * Analyse a query under today's catalogs, as the current user and under the
  * settings in force.  args are the values of $1 ... $nargs as text, NULL
  * meaning null.  Locks the tables of the query in AccessShareLock until the
- * end of the transaction.  The result is in CurrentMemoryContext.
+ * end of the transaction.  The result is in CurrentMemoryContext.  Runs under
+ * the active snapshot; without one it takes the transaction's, so call it at
+ * READ COMMITTED if a later snapshot is to see more.
  *
  * Errors: whatever parsing and analysis raise, with a cursor position;
  * ERRCODE_FEATURE_NOT_SUPPORTED for what cannot be subscribed to;
@@ -60,10 +72,13 @@ extern TopnQuery *query_analyze(const char *sql, int nargs, char **args);
 
 /*
  * Read rows of the query in its order, at most limit of them, strictly after
- * the given row (from the beginning if NULL), under the active snapshot.
- * Rows go to dest in the format of query_row_desc.  Returns their number: the
- * relation has no further rows if it is less than limit.  The caller holds
- * locks on the relation and its partitions.
+ * the given row (from the beginning if NULL), under the active snapshot.  Of a
+ * keyless table equal rows are not parted, even if that makes more than limit.
+ * Rows go to dest in the format of query_row_desc, with large values in line;
+ * it is started and shut down once, and left to the caller to destroy.
+ * Returns the number of rows: the relation has no further ones if it is less
+ * than limit.  The caller holds locks on the relation and its partitions.
+ * Needs source.
  */
 extern uint64 query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
 						 DestReceiver *dest);

@@ -22,6 +22,8 @@ typedef enum RequestKind
 
 /* ---- for backends ---- */
 
+extern int	request_timeout_ms; /* live_topn.request_timeout */
+
 extern void request_shmem_request(void);
 extern void request_shmem_startup(void);
 
@@ -29,21 +31,34 @@ extern void request_shmem_startup(void);
  * Ask the worker of this database and wait for the answer, which is in
  * CurrentMemoryContext.  The worker answers once it has applied and published
  * all WAL before upto.  id is a subscription's, 0 for all.  timeout is in
- * milliseconds.
+ * milliseconds.  Starts a worker and waits for it where there is none.
+ *
+ * NULL if the worker found no subscriptions in this database and retired.
  *
  * Errors: the error of the answer; ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE
  * with the reason if no worker can run; ERRCODE_QUERY_CANCELED on time-out,
- * saying what the worker waits for.  Starts a worker and waits for it where
- * there is none.
+ * saying what the worker waits for.
  */
 extern StringInfo request_call(RequestKind kind, int64 id, XLogRecPtr upto,
 							   int timeout);
+
+/*
+ * As request_call, but only where a worker runs and without raising an error
+ * if it does not, or does not answer in time: then NULL, and why not.
+ */
+extern StringInfo request_try(RequestKind kind, int64 id, XLogRecPtr upto,
+							  int timeout, const char **why);
 
 /*
  * The end of all WAL so far, flushed to disk: everything visible to this
  * transaction's next snapshot was committed before it.
  */
 extern XLogRecPtr request_flush_point(void);
+
+/* ---- for the launcher and the database worker ---- */
+
+/* The state of a database's worker has changed: wake who waits for it. */
+extern void request_wake(Oid dboid);
 
 /* ---- for the database worker ---- */
 
@@ -61,7 +76,10 @@ typedef struct Request
  */
 extern Request *request_next(void);
 
-/* Answer and free the request.  Sending goes on in request_progress. */
+/*
+ * Answer and free the request; the answer stays the caller's.  What cannot be
+ * sent at once is sent by request_progress.
+ */
 extern void request_answer(Request *request, StringInfo answer);
 extern void request_answer_error(Request *request, int sqlerrcode,
 								 const char *message, const char *hint);

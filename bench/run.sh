@@ -1,0 +1,18 @@
+#!/bin/sh
+#
+# run.sh
+#	  All benchmarks, one after the other; "make bench" runs it.
+#
+# Prints Markdown and keeps it in bench/results/.  The sizes are environment
+# variables of the single scripts.
+#
+set -eu
+cd "$(dirname "$0")/.."
+
+mkdir -p bench/results
+for benchmark in decode pgbench_tps latency; do
+	bench/$benchmark.sh >bench/results/$benchmark.md.new
+	mv bench/results/$benchmark.md.new bench/results/$benchmark.md
+	cat bench/results/$benchmark.md
+	echo
+done

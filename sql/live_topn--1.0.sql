@@ -1,0 +1,222 @@
+/* live_topn--1.0.sql */
+
+\echo Use "CREATE EXTENSION live_topn" to load this file. \quit
+
+-- Tables and internals; nobody needs any right in here.
+
+CREATE SCHEMA live_topn;
+
+CREATE SEQUENCE live_topn.subscription_id_seq;
+
+CREATE TABLE live_topn.subscription (
+	id			bigint PRIMARY KEY,
+	name		text COLLATE "C" NOT NULL UNIQUE,
+	owner		regrole NOT NULL,
+	query		text NOT NULL,
+	args		text[],
+	deliver		text NOT NULL,
+	ranks		text NOT NULL,
+	cushion		integer,
+	throttle	interval,
+	lease		interval,
+	settings	text[] NOT NULL
+);
+
+ALTER SEQUENCE live_topn.subscription_id_seq
+	OWNED BY live_topn.subscription.id;
+
+-- The worker decodes the rows, and needs all of each.
+ALTER TABLE live_topn.subscription
+	REPLICA IDENTITY FULL,
+	ALTER query SET STORAGE main,
+	ALTER args SET STORAGE main,
+	ALTER settings SET STORAGE main;
+
+SELECT pg_catalog.pg_extension_config_dump('live_topn.subscription', '');
+SELECT pg_catalog.pg_extension_config_dump('live_topn.subscription_id_seq', '');
+
+CREATE FUNCTION live_topn.subscription_changed() RETURNS trigger
+AS 'MODULE_PATHNAME', 'live_topn_subscription_changed'
+LANGUAGE C;
+
+CREATE TRIGGER subscription_changed
+AFTER INSERT OR UPDATE ON live_topn.subscription
+FOR EACH STATEMENT EXECUTE FUNCTION live_topn.subscription_changed();
+
+ALTER TABLE live_topn.subscription
+	ENABLE ALWAYS TRIGGER subscription_changed;
+
+-- One row for each subscription that the worker knows, or one with a null id
+-- that says for all of them why there is no worker.
+CREATE FUNCTION live_topn.stats(
+	OUT id bigint,
+	OUT held_rows bigint,
+	OUT result_rows bigint,
+	OUT cushion bigint,
+	OUT bytes bigint,
+	OUT changes bigint,
+	OUT batches bigint,
+	OUT deltas bigint,
+	OUT refills bigint,
+	OUT refilled_rows bigint,
+	OUT refill_ms double precision,
+	OUT coalesced bigint,
+	OUT resets bigint,
+	OUT last_seq bigint,
+	OUT last_lsn pg_lsn,
+	OUT state text,
+	OUT error text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'live_topn_stats'
+LANGUAGE C;
+
+CREATE FUNCTION live_topn.workers(
+	OUT database name,
+	OUT pid integer,
+	OUT slot name,
+	OUT state text,
+	OUT error text,
+	OUT applied_lsn pg_lsn,
+	OUT lag_bytes bigint,
+	OUT lag_time interval,
+	OUT commits bigint,
+	OUT changes bigint,
+	OUT log_entries bigint,
+	OUT log_bytes bigint,
+	OUT refills bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'live_topn_workers'
+LANGUAGE C;
+
+-- The interface.
+
+CREATE FUNCTION @extschema@.subscribe_topn(
+	query text,
+	name text DEFAULT NULL,
+	args text[] DEFAULT NULL,
+	deliver text DEFAULT 'notify',
+	ranks text DEFAULT 'relative',
+	cushion integer DEFAULT NULL,
+	throttle interval DEFAULT NULL,
+	lease interval DEFAULT NULL)
+RETURNS text
+AS 'MODULE_PATHNAME', 'live_topn_subscribe'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.subscribe_topn(text, text, text[], text, text,
+											   integer, interval, interval)
+IS 'subscribe to a query; returns the name of the subscription';
+
+CREATE FUNCTION @extschema@.unsubscribe_topn(name text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'live_topn_unsubscribe'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.unsubscribe_topn(text)
+IS 'drop a subscription';
+
+CREATE FUNCTION @extschema@.topn_snapshot(
+	name text, OUT seq bigint, OUT lsn pg_lsn, OUT rows json)
+RETURNS record
+AS 'MODULE_PATHNAME', 'live_topn_snapshot'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.topn_snapshot(text)
+IS 'the current result of a subscription, with the number of its last batch';
+
+CREATE FUNCTION @extschema@.topn_rows(name text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'live_topn_rows'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.topn_rows(text)
+IS 'the current result of a subscription as rows';
+
+CREATE FUNCTION @extschema@.topn_poll(
+	name text, after bigint, timeout interval DEFAULT '0')
+RETURNS SETOF json
+AS 'MODULE_PATHNAME', 'live_topn_not_yet'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.topn_poll(text, bigint, interval)
+IS 'the batches of a subscription after one, oldest first';
+
+CREATE FUNCTION @extschema@.topn_resync(name text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'live_topn_resync'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.topn_resync(text)
+IS 'publish a batch with the whole result of a subscription';
+
+CREATE FUNCTION @extschema@.topn_renew(name text)
+RETURNS void
+AS 'MODULE_PATHNAME', 'live_topn_not_yet'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.topn_renew(text)
+IS 'extend the lease of a subscription';
+
+CREATE FUNCTION @extschema@.topn_move(
+	name text,
+	"offset" bigint DEFAULT NULL,
+	"limit" bigint DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'live_topn_not_yet'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.topn_move(text, bigint, bigint)
+IS 'slide or resize the result of a subscription';
+
+CREATE FUNCTION @extschema@.topn_sync(timeout interval DEFAULT '10 s')
+RETURNS pg_lsn
+AS 'MODULE_PATHNAME', 'live_topn_sync'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.topn_sync(interval)
+IS 'wait until all that was committed before is applied and published';
+
+-- Views show the subscriptions whose owner the current user can act as.
+
+CREATE VIEW @extschema@.topn_subscriptions WITH (security_barrier) AS
+SELECT s.name, s.owner, s.query, s.args, s.deliver, s.ranks, s.cushion,
+	s.lease, coalesce(w.state, 'loading') AS state, w.error
+FROM live_topn.subscription s
+	LEFT JOIN live_topn.stats() w ON w.id IS NULL OR w.id = s.id
+WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');
+
+COMMENT ON VIEW @extschema@.topn_subscriptions
+IS 'subscriptions and whether they work';
+
+CREATE VIEW @extschema@.topn_stats WITH (security_barrier) AS
+SELECT s.name, w.held_rows, w.result_rows, w.cushion, w.bytes, w.changes,
+	w.batches, w.deltas, w.refills, w.refilled_rows, w.refill_ms, w.coalesced,
+	w.resets, w.last_seq, w.last_lsn
+FROM live_topn.subscription s
+	LEFT JOIN live_topn.stats() w ON w.id = s.id
+WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');
+
+COMMENT ON VIEW @extschema@.topn_stats
+IS 'what subscriptions hold and what was done for them';
+
+CREATE VIEW @extschema@.topn_worker AS
+SELECT * FROM live_topn.workers();
+
+COMMENT ON VIEW @extschema@.topn_worker
+IS 'database workers of the whole server';
+
+GRANT SELECT ON @extschema@.topn_subscriptions, @extschema@.topn_stats,
+	@extschema@.topn_worker TO PUBLIC;
+
+-- Debugging.
+
+CREATE FUNCTION live_topn.keyset_queries(
+	query text,
+	args text[] DEFAULT NULL,
+	boundary text[] DEFAULT NULL)
+RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'live_topn_keyset_queries'
+LANGUAGE C;
+
+COMMENT ON FUNCTION live_topn.keyset_queries(text, text[], text[])
+IS 'the queries that a subscription would read rows with, one after the other until there are enough, given the sort columns of the last row it holds; EXPLAIN them to see which index serves';

@@ -1,0 +1,232 @@
+/*
+ * batch.c
+ *	  Deltas as JSON.
+ *
+ * A value is printed by to_json, which is what row_to_json does for the
+ * column of a row.
+ */
+#include "postgres.h"
+
+#include "batch.h"
+#include "catalog/pg_type.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "utils/builtins.h"
+#include "utils/datetime.h"
+#include "utils/fmgroids.h"
+#include "utils/json.h"
+#include "utils/timestamp.h"
+
+struct BatchFormat
+{
+	const TopnQuery *query;
+	TupleDesc	desc;
+	FmgrInfo   *to_json;		/* per column of the row */
+	char	  **names;			/* of visible columns, as JSON with colon */
+	char	  **key_names;
+};
+
+static char *
+json_name(const char *name)
+{
+	StringInfoData buffer;
+
+	initStringInfo(&buffer);
+	escape_json(&buffer, name);
+	appendStringInfoChar(&buffer, ':');
+	return buffer.data;
+}
+
+BatchFormat *
+batch_format(const TopnQuery *query, TupleDesc desc)
+{
+	BatchFormat *format = palloc0(sizeof(BatchFormat));
+
+	format->query = query;
+	format->desc = desc;
+	format->to_json = palloc0(sizeof(FmgrInfo) * desc->natts);
+	format->names = palloc0(sizeof(char *) * Max(query->nvisible, 1));
+	format->key_names = palloc0(sizeof(char *) * query->nkeys);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		Node	   *arg = (Node *) makeVar(1, i + 1, att->atttypid,
+										   att->atttypmod, att->attcollation,
+										   0);
+		Node	   *call = (Node *) makeFuncExpr(F_TO_JSON, JSONOID,
+												 list_make1(arg), InvalidOid,
+												 InvalidOid,
+												 COERCE_EXPLICIT_CALL);
+
+		fmgr_info(F_TO_JSON, &format->to_json[i]);
+		fmgr_info_set_expr(call, &format->to_json[i]);
+	}
+	for (int i = 0; i < query->nvisible; i++)
+		format->names[i] = json_name(NameStr(TupleDescAttr(desc, i)->attname));
+	for (int i = 0; i < query->nkeys; i++)
+		format->key_names[i] = json_name(query->key_names[i]);
+	return format;
+}
+
+static void
+append_value(StringInfo out, BatchFormat *format, MinimalTuple tuple,
+			 AttrNumber attno)
+{
+	HeapTupleData heap;
+	Datum		datum;
+	bool		isnull;
+
+	heap.t_len = tuple->t_len + MINIMAL_TUPLE_OFFSET;
+	heap.t_data = (HeapTupleHeader) ((char *) tuple - MINIMAL_TUPLE_OFFSET);
+	datum = heap_getattr(&heap, attno, format->desc, &isnull);
+	if (isnull)
+		appendStringInfoString(out, "null");
+	else
+	{
+		text	   *json = DatumGetTextPP(FunctionCall1(&format->to_json[attno - 1],
+														datum));
+
+		appendBinaryStringInfo(out, VARDATA_ANY(json),
+							   VARSIZE_ANY_EXHDR(json));
+		pfree(json);
+	}
+}
+
+static void
+append_key(StringInfo out, BatchFormat *format, MinimalTuple tuple)
+{
+	appendStringInfoString(out, "\"key\":{");
+	for (int i = 0; i < format->query->nkeys; i++)
+	{
+		if (i > 0)
+			appendStringInfoChar(out, ',');
+		appendStringInfoString(out, format->key_names[i]);
+		append_value(out, format, tuple, format->query->keys[i]);
+	}
+	appendStringInfoChar(out, '}');
+}
+
+static void
+append_row(StringInfo out, BatchFormat *format, MinimalTuple tuple)
+{
+	appendStringInfoString(out, "\"row\":{");
+	for (int i = 0; i < format->query->nvisible; i++)
+	{
+		if (i > 0)
+			appendStringInfoChar(out, ',');
+		appendStringInfoString(out, format->names[i]);
+		append_value(out, format, tuple, i + 1);
+	}
+	appendStringInfoChar(out, '}');
+}
+
+void
+batch_append_row(StringInfo out, BatchFormat *format, MinimalTuple tuple)
+{
+	appendStringInfoChar(out, '{');
+	append_key(out, format, tuple);
+	appendStringInfoChar(out, ',');
+	append_row(out, format, tuple);
+	appendStringInfoChar(out, '}');
+}
+
+/* The visible columns that differ, if any. */
+static void
+append_set(StringInfo out, BatchFormat *format, const RowFormat *rows,
+		   const Delta *delta)
+{
+	bool		any = false;
+
+	if (delta->old == delta->row)
+		return;
+	for (int i = 0; i < format->query->nvisible; i++)
+	{
+		if (row_column_equal(rows, delta->old, delta->row, i + 1))
+			continue;
+		appendStringInfoString(out, any ? "," : ",\"set\":{");
+		appendStringInfoString(out, format->names[i]);
+		append_value(out, format, RowTuple(delta->row), i + 1);
+		any = true;
+	}
+	if (any)
+		appendStringInfoChar(out, '}');
+}
+
+static void
+append_delta(StringInfo out, BatchFormat *format, const RowFormat *rows,
+			 const Delta *delta)
+{
+	switch (delta->op)
+	{
+		case DELTA_LEAVE:
+			appendStringInfo(out, "{\"op\":\"leave\",\"pos\":%u,",
+							 delta->from);
+			append_key(out, format, RowTuple(delta->old));
+			break;
+		case DELTA_MOVE:
+			appendStringInfo(out, "{\"op\":\"move\",\"from\":%u,\"to\":%u,",
+							 delta->from, delta->to);
+			append_key(out, format, RowTuple(delta->row));
+			append_set(out, format, rows, delta);
+			break;
+		case DELTA_ENTER:
+			appendStringInfo(out, "{\"op\":\"enter\",\"pos\":%u,", delta->to);
+			append_key(out, format, RowTuple(delta->row));
+			appendStringInfoChar(out, ',');
+			append_row(out, format, RowTuple(delta->row));
+			break;
+		case DELTA_UPDATE:
+			appendStringInfo(out, "{\"op\":\"update\",\"pos\":%u,", delta->to);
+			append_key(out, format, RowTuple(delta->row));
+			append_set(out, format, rows, delta);
+			break;
+	}
+	appendStringInfoChar(out, '}');
+}
+
+void
+batch_append(StringInfo out, const char *name, const Batch *batch,
+			 BatchFormat *format, const RowFormat *rows)
+{
+	char		at[MAXDATELEN + 1];
+	int			utc = 0;
+
+	JsonEncodeDateTime(at, TimestampTzGetDatum(batch->commit.time),
+					   TIMESTAMPTZOID, &utc);
+	appendStringInfoString(out, "{\"sub\":");
+	escape_json(out, name);
+	appendStringInfo(out, ",\"seq\":" INT64_FORMAT ",\"lsn\":\"%X/%X\"",
+					 batch->seq, LSN_FORMAT_ARGS(batch->commit.lsn));
+	if (!XLogRecPtrIsInvalid(batch->from))
+		appendStringInfo(out, ",\"from\":\"%X/%X\"",
+						 LSN_FORMAT_ARGS(batch->from));
+	if (TransactionIdIsValid(batch->commit.xid))
+		appendStringInfo(out, ",\"xid\":%u", batch->commit.xid);
+	else
+		appendStringInfoString(out, ",\"xid\":null");
+	appendStringInfo(out, ",\"at\":\"%s\",\"deltas\":[", at);
+
+	if (batch->script)
+	{
+		for (int i = 0; i < batch->script->n; i++)
+		{
+			if (i > 0)
+				appendStringInfoChar(out, ',');
+			append_delta(out, format, rows, &batch->script->deltas[i]);
+		}
+	}
+	else
+	{
+		appendStringInfoString(out, "{\"op\":\"reset\",\"rows\":[");
+		for (int i = 0; i < batch->nrows; i++)
+		{
+			if (i > 0)
+				appendStringInfoChar(out, ',');
+			batch_append_row(out, format, RowTuple(batch->rows[i]));
+		}
+		appendStringInfoString(out, "]}");
+	}
+	appendStringInfoString(out, "]}");
+}

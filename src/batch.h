@@ -1,0 +1,41 @@
+/*
+ * batch.h
+ *	  Deltas as JSON.
+ */
+#ifndef LIVE_TOPN_BATCH_H
+#define LIVE_TOPN_BATCH_H
+
+#include "commit_log.h"
+#include "delta.h"
+#include "lib/stringinfo.h"
+
+/* How to print the rows of a query. */
+typedef struct BatchFormat BatchFormat;
+
+/* In CurrentMemoryContext; looks up functions. */
+extern BatchFormat *batch_format(const TopnQuery *query, TupleDesc desc);
+
+/*
+ * Append {"key":{…},"row":{…}} for a row, as in a reset.  Values are printed
+ * under the settings in force and run output functions: as the owner.
+ */
+extern void batch_append_row(StringInfo out, BatchFormat *format,
+							 MinimalTuple tuple);
+
+/* What changed one subscription's result, and when. */
+typedef struct Batch
+{
+	int64		seq;
+	CommitInfo	commit;			/* xid invalid: not by a transaction */
+	XLogRecPtr	from;			/* first commit covered, if several */
+	DeltaScript *script;		/* NULL: reset */
+	int			nrows;			/* of the reset */
+	Row		  **rows;
+} Batch;
+
+/* Append a batch in the form of doc/protocol.md. */
+extern void batch_append(StringInfo out, const char *name,
+						 const Batch *batch, BatchFormat *format,
+						 const RowFormat *rows);
+
+#endif							/* LIVE_TOPN_BATCH_H */

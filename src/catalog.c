@@ -1,0 +1,101 @@
+/*
+ * catalog.c
+ *	  The table live_topn.subscription.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "catalog.h"
+#include "commands/extension.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+
+/*
+ * Anybody who may create a schema could make a table of this name, with rows
+ * that claim any owner; so it must belong to the extension.
+ */
+Oid
+catalog_relid(void)
+{
+	Oid			extension = get_extension_oid("live_topn", true);
+	Oid			schema = get_namespace_oid(CATALOG_SCHEMA, true);
+	Oid			relid;
+
+	if (!OidIsValid(extension) || !OidIsValid(schema))
+		return InvalidOid;
+	relid = get_relname_relid(CATALOG_TABLE, schema);
+	if (!OidIsValid(relid) ||
+		getExtensionOfObject(RelationRelationId, relid) != extension)
+		return InvalidOid;
+	return relid;
+}
+
+/* The elements of a text[]; NULL ones are NULL.  Returns their number. */
+static int
+text_array(Datum array, char ***elements)
+{
+	Datum	   *values;
+	bool	   *nulls;
+	int			n;
+
+	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false,
+					  TYPALIGN_INT, &values, &nulls, &n);
+	*elements = palloc(sizeof(char *) * n);
+	for (int i = 0; i < n; i++)
+		(*elements)[i] = nulls[i] ? NULL : TextDatumGetCString(values[i]);
+	return n;
+}
+
+SubscriptionRow *
+catalog_row(HeapTuple tuple, TupleDesc desc)
+{
+	SubscriptionRow *row = palloc0(sizeof(SubscriptionRow));
+	Datum		values[Natts_subscription];
+	bool		nulls[Natts_subscription];
+
+#define VALUE(column)	values[Anum_subscription_##column - 1]
+#define IS_NULL(column) nulls[Anum_subscription_##column - 1]
+
+	Assert(desc->natts == Natts_subscription);
+	heap_deform_tuple(tuple, desc, values, nulls);
+
+	row->id = DatumGetInt64(VALUE(id));
+	row->name = TextDatumGetCString(VALUE(name));
+	row->owner = DatumGetObjectId(VALUE(owner));
+	row->query = TextDatumGetCString(VALUE(query));
+	if (!IS_NULL(args))
+		row->nargs = text_array(VALUE(args), &row->args);
+	row->deliver = TextDatumGetCString(VALUE(deliver));
+	row->ranks = TextDatumGetCString(VALUE(ranks));
+	row->cushion = IS_NULL(cushion) ? -1 : DatumGetInt32(VALUE(cushion));
+	row->nsettings = text_array(VALUE(settings), &row->settings);
+
+#undef VALUE
+#undef IS_NULL
+	return row;
+}
+
+int
+catalog_apply_settings(int nsettings, char **settings)
+{
+	int			nestlevel = NewGUCNestLevel();
+
+	for (int i = 0; i < nsettings; i++)
+	{
+		char	   *name = pstrdup(settings[i]);
+		char	   *value = strchr(name, '=');
+
+		if (value == NULL)
+			elog(ERROR, "invalid setting \"%s\" of a subscription", name);
+		*value++ = '\0';
+		(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	}
+	return nestlevel;
+}

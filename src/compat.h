@@ -1,0 +1,58 @@
+/*
+ * compat.h
+ *	  Differences between the PostgreSQL versions that live_topn builds with.
+ */
+#ifndef LIVE_TOPN_COMPAT_H
+#define LIVE_TOPN_COMPAT_H
+
+#if PG_VERSION_NUM < 150000
+#error "live_topn needs PostgreSQL 15 or later"
+#endif
+
+/* 024c52111: PGPROC.pgprocno became MyProcNumber and GetNumberFromPGProc */
+#if PG_VERSION_NUM < 170000
+#define MyProcNumber			(MyProc->pgprocno)
+#endif
+
+/* 173b56f1e: LogLogicalMessage was given an argument flush */
+#if PG_VERSION_NUM < 170000
+#define log_logical_message(prefix, message, size) \
+	LogLogicalMessage(prefix, message, size, true)
+#else
+#define log_logical_message(prefix, message, size) \
+	LogLogicalMessage(prefix, message, size, true, false)
+#endif
+
+/* afbfc0298: one object_ownercheck replaced a function per kind of object */
+#if PG_VERSION_NUM < 160000
+#define database_ownercheck(dboid, roleid) \
+	pg_database_ownercheck(dboid, roleid)
+#else
+#define database_ownercheck(dboid, roleid) \
+	object_ownercheck(DatabaseRelationId, dboid, roleid)
+#endif
+
+/* 08e6344fd: tuples of a ReorderBufferChange lost their ReorderBufferTupleBuf */
+#if PG_VERSION_NUM < 170000
+#define ChangeTuple(buf)		((buf) ? &(buf)->tuple : NULL)
+#else
+#define ChangeTuple(buf)		(buf)
+#endif
+
+/* ddd5f4f54, c393308b6: failover slots; 7c3fb505b: checks on acquisition */
+#if PG_VERSION_NUM < 170000
+#define replication_slot_create(name, persistency) \
+	ReplicationSlotCreate(name, true, persistency, false)
+#else
+#define replication_slot_create(name, persistency) \
+	ReplicationSlotCreate(name, true, persistency, false, false, false)
+#endif
+#if PG_VERSION_NUM < 180000
+#define replication_slot_acquire(name) \
+	ReplicationSlotAcquire(name, true)
+#else
+#define replication_slot_acquire(name) \
+	ReplicationSlotAcquire(name, true, true)
+#endif
+
+#endif							/* LIVE_TOPN_COMPAT_H */

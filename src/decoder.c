@@ -1,0 +1,214 @@
+/*
+ * decoder.c
+ *	  The database's logical slot: WAL in, changes and commits out.
+ *
+ * Decoding runs in this process: XLogReadRecord hands records to
+ * LogicalDecodingProcessRecord, which calls our output plugin at each commit.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xlogutils.h"
+#include "compat.h"
+#include "decoder.h"
+#include "replication/decode.h"
+#include "replication/logical.h"
+#include "replication/reorderbuffer.h"
+#include "replication/slot.h"
+#include "utils/memutils.h"
+
+static LogicalDecodingContext *decoding;
+static const DecoderOps *decoder_ops;
+
+static void
+startup_cb(LogicalDecodingContext *ctx, OutputPluginOptions *options,
+		   bool is_init)
+{
+	if (decoder_ops == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("streaming of live_topn batches from a replication slot is not supported"),
+				 errhint("Receive the batches with LISTEN.")));
+	options->output_type = OUTPUT_PLUGIN_TEXTUAL_OUTPUT;
+}
+
+static void
+begin_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
+{
+	decoder_ops->begin(txn->xid);
+}
+
+static void
+change_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+		  Relation relation, ReorderBufferChange *change)
+{
+	HeapTuple	old = ChangeTuple(change->data.tp.oldtuple);
+	HeapTuple	new = ChangeTuple(change->data.tp.newtuple);
+
+	switch (change->action)
+	{
+		case REORDER_BUFFER_CHANGE_INSERT:
+			decoder_ops->change(relation, CHANGE_INSERT, NULL, new);
+			break;
+		case REORDER_BUFFER_CHANGE_UPDATE:
+			decoder_ops->change(relation, CHANGE_UPDATE, old, new);
+			break;
+		case REORDER_BUFFER_CHANGE_DELETE:
+			decoder_ops->change(relation, CHANGE_DELETE, old, NULL);
+			break;
+		default:
+			elog(ERROR, "unexpected change action %d", change->action);
+	}
+}
+
+static void
+truncate_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+			int nrelations, Relation relations[], ReorderBufferChange *change)
+{
+	for (int i = 0; i < nrelations; i++)
+		decoder_ops->change(relations[i], CHANGE_TRUNCATE, NULL, NULL);
+}
+
+static void
+message_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+		   XLogRecPtr message_lsn, bool transactional, const char *prefix,
+		   Size size, const char *message)
+{
+	if (transactional)
+		decoder_ops->message(prefix, message, size);
+}
+
+static void
+commit_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+		  XLogRecPtr commit_lsn)
+{
+	decoder_ops->commit(txn->xid, commit_lsn, txn->end_lsn,
+						txn->xact_time.commit_time, txn->ninvalidations,
+						txn->invalidations);
+}
+
+void
+decoder_output_plugin_init(OutputPluginCallbacks *callbacks)
+{
+	callbacks->startup_cb = startup_cb;
+	callbacks->begin_cb = begin_cb;
+	callbacks->change_cb = change_cb;
+	callbacks->truncate_cb = truncate_cb;
+	callbacks->message_cb = message_cb;
+	callbacks->commit_cb = commit_cb;
+}
+
+bool
+decoder_slot_exists(const char *slot_name)
+{
+	return SearchNamedReplicationSlot(slot_name, true) != NULL;
+}
+
+/*
+ * The slot is ephemeral, and goes away with an error, until it has found a
+ * place to start from.
+ */
+static void
+create_slot(const char *slot_name)
+{
+	LogicalDecodingContext *context;
+
+	replication_slot_create(slot_name, RS_EPHEMERAL);
+	context = CreateInitDecodingContext("live_topn", NIL, false,
+										InvalidXLogRecPtr,
+										XL_ROUTINE(.page_read = read_local_xlog_page,
+												   .segment_open = wal_segment_open,
+												   .segment_close = wal_segment_close),
+										NULL, NULL, NULL);
+	DecodingContextFindStartpoint(context);
+	FreeDecodingContext(context);
+	ReplicationSlotPersist();
+}
+
+void
+decoder_open(const char *slot_name, const DecoderOps *ops)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "live_topn decoder",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	decoder_ops = ops;
+
+	/*
+	 * Outside a transaction these would set PROC_IN_LOGICAL_DECODING, and
+	 * VACUUM would ignore the snapshots of our own transactions.
+	 */
+	StartTransactionCommand();
+	MemoryContextSwitchTo(context);
+	if (decoder_slot_exists(slot_name))
+		replication_slot_acquire(slot_name);
+	else
+		create_slot(slot_name);
+	decoding = CreateDecodingContext(InvalidXLogRecPtr, NIL, false,
+									 XL_ROUTINE(.page_read = read_local_xlog_page_no_wait,
+												.segment_open = wal_segment_open,
+												.segment_close = wal_segment_close),
+									 NULL, NULL, NULL);
+	decoding->reader->private_data =
+		palloc0(sizeof(ReadLocalXLogPageNoWaitPrivate));
+	CommitTransactionCommand();
+
+	XLogBeginRead(decoding->reader, MyReplicationSlot->data.restart_lsn);
+	MemoryContextSwitchTo(MemoryContextGetParent(context));
+}
+
+bool
+decoder_step(void)
+{
+	XLogReaderState *reader = decoding->reader;
+	ReadLocalXLogPageNoWaitPrivate *private = reader->private_data;
+	XLogRecord *record;
+	char	   *message;
+
+	/* reading the next page would block or fail */
+	if (reader->EndRecPtr >= GetFlushRecPtr(NULL))
+		return false;
+
+	record = XLogReadRecord(reader, &message);
+	if (record == NULL)
+	{
+		if (private->end_of_wal)
+		{
+			private->end_of_wal = false;
+			return false;
+		}
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not read WAL after %X/%X: %s",
+						LSN_FORMAT_ARGS(reader->EndRecPtr),
+						message ? message : "no message")));
+	}
+	LogicalDecodingProcessRecord(decoding, reader);
+	return true;
+}
+
+XLogRecPtr
+decoder_position(void)
+{
+	return decoding->reader->EndRecPtr;
+}
+
+void
+decoder_confirm(XLogRecPtr lsn)
+{
+	if (lsn <= MyReplicationSlot->data.confirmed_flush)
+		return;
+	LogicalConfirmReceivedLocation(lsn);
+	ReplicationSlotMarkDirty();
+	ReplicationSlotSave();
+}
+
+void
+decoder_drop_slot(const char *slot_name)
+{
+	FreeDecodingContext(decoding);
+	decoding = NULL;
+	ReplicationSlotRelease();
+	ReplicationSlotDrop(slot_name, false);
+}

@@ -1,0 +1,57 @@
+/*
+ * decoder.h
+ *	  The database's logical slot: WAL in, changes and commits out.
+ */
+#ifndef LIVE_TOPN_DECODER_H
+#define LIVE_TOPN_DECODER_H
+
+#include "commit_log.h"
+#include "replication/output_plugin.h"
+#include "storage/sinval.h"
+#include "utils/rel.h"
+
+/*
+ * What the decoder calls, in the order of the log, in a transaction that is
+ * always rolled back and under historic catalogs: no queries, no writes, and
+ * what is to be kept is copied.
+ */
+typedef struct DecoderOps
+{
+	void		(*begin) (TransactionId xid);
+	void		(*change) (Relation relation, ChangeKind kind, HeapTuple old,
+						   HeapTuple new);
+	void		(*message) (const char *prefix, const char *data, Size size);
+	void		(*commit) (TransactionId xid, XLogRecPtr start,
+						   XLogRecPtr end, TimestampTz time,
+						   int ninvalidations,
+						   const SharedInvalidationMessage *invalidations);
+} DecoderOps;
+
+/*
+ * Open the slot, creating it if there is none; that waits for transactions
+ * older than it to end.  Must be called outside a transaction.  Memory is
+ * allocated in CurrentMemoryContext.
+ */
+extern void decoder_open(const char *slot_name, const DecoderOps *ops);
+
+/* Does the slot exist? */
+extern bool decoder_slot_exists(const char *slot_name);
+
+/*
+ * Decode one record; false if there is none that is flushed.
+ */
+extern bool decoder_step(void);
+
+/* All records before this have been decoded. */
+extern XLogRecPtr decoder_position(void);
+
+/* WAL before this is no longer needed. */
+extern void decoder_confirm(XLogRecPtr lsn);
+
+/* Drop the slot, with the decoder open. */
+extern void decoder_drop_slot(const char *slot_name);
+
+/* The callbacks of our output plugin, for _PG_output_plugin_init. */
+extern void decoder_output_plugin_init(OutputPluginCallbacks *callbacks);
+
+#endif							/* LIVE_TOPN_DECODER_H */

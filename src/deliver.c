@@ -1,0 +1,270 @@
+/*
+ * deliver.c
+ *	  Batches on their way to clients.
+ *
+ * A turn of the worker's loop publishes all its batches in one transaction.
+ * It commits asynchronously (the worker runs with synchronous_commit off): a
+ * commit that notifies holds a lock that every other such commit in the
+ * cluster waits for, so it must not wait for a disk or a standby.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "commands/async.h"
+#include "deliver.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/json.h"
+#include "utils/memutils.h"
+
+/* commands/async.c: a payload must be shorter */
+#define NOTIFY_LIMIT	(BLCKSZ - NAMEDATALEN - 128)
+
+typedef struct Delivery
+{
+	Feed	   *feed;
+	Batch	   *batch;
+} Delivery;
+
+static MemoryContext context;
+static List *queue;				/* of Delivery */
+
+void
+deliver_startup(MemoryContext parent)
+{
+	context = AllocSetContextCreate(parent, "live_topn batches",
+									ALLOCSET_DEFAULT_SIZES);
+}
+
+MemoryContext
+deliver_context(void)
+{
+	return context;
+}
+
+void
+deliver_enqueue(Feed *feed, Batch *batch)
+{
+	MemoryContext caller = MemoryContextSwitchTo(context);
+	Delivery   *delivery = palloc(sizeof(Delivery));
+
+	delivery->feed = feed;
+	delivery->batch = batch;
+	queue = lappend(queue, delivery);
+	feed->pending++;
+	MemoryContextSwitchTo(caller);
+}
+
+int
+deliver_pending(void)
+{
+	return list_length(queue);
+}
+
+static void
+free_delivery(Delivery *delivery)
+{
+	Batch	   *batch = delivery->batch;
+
+	if (batch->script)
+		delta_free(batch->script);
+	for (int i = 0; i < batch->nrows; i++)
+		row_unref(batch->rows[i]);
+	if (batch->rows)
+		pfree(batch->rows);
+	pfree(batch);
+	feed_delivered(delivery->feed);
+	pfree(delivery);
+}
+
+/* Bytes that a character takes in a JSON string. */
+static int
+escaped_length(const char *c, int length)
+{
+	if (length > 1)
+		return length;
+	switch (*c)
+	{
+		case '\b':
+		case '\f':
+		case '\n':
+		case '\r':
+		case '\t':
+		case '"':
+		case '\\':
+			return 2;
+		default:
+			return (unsigned char) *c < ' ' ? 6 : 1;
+	}
+}
+
+/*
+ * How many bytes of json, from the start, fit into room bytes once escaped;
+ * whole characters, at least one.
+ */
+static int
+part_length(const char *json, int room)
+{
+	int			length = 0;
+	int			escaped = 0;
+
+	while (json[length] != '\0')
+	{
+		int			char_length = pg_mblen(json + length);
+
+		escaped += escaped_length(json + length, char_length);
+		if (escaped > room && length > 0)
+			break;
+		length += char_length;
+	}
+	return length;
+}
+
+/*
+ * A payload that is too long goes out in parts.
+ */
+static void
+notify_parts(const Feed *feed, const Batch *batch, const char *json)
+{
+	StringInfoData head;
+	StringInfoData payload;
+	int			room;
+	int			parts = 0;
+
+	initStringInfo(&head);
+	appendStringInfoString(&head, "{\"sub\":");
+	escape_json(&head, feed->row->name);
+	appendStringInfo(&head, ",\"seq\":" INT64_FORMAT, batch->seq);
+
+	/* what comes after the head: ,"part":…,"parts":…,"data":"…"} */
+	room = NOTIFY_LIMIT - 1 - head.len - 64;
+	for (const char *at = json; *at; at += part_length(at, room))
+		parts++;
+
+	initStringInfo(&payload);
+	for (int part = 1; part <= parts; part++)
+	{
+		int			length = part_length(json, room);
+		char	   *data = pnstrdup(json, length);
+
+		resetStringInfo(&payload);
+		appendStringInfo(&payload, "%s,\"part\":%d,\"parts\":%d,\"data\":",
+						 head.data, part, parts);
+		escape_json(&payload, data);
+		appendStringInfoChar(&payload, '}');
+		Async_Notify(feed->row->name, payload.data);
+		json += length;
+		pfree(data);
+	}
+}
+
+/*
+ * Print a batch, as the owner of its feed and under its settings, and put it
+ * out.
+ */
+static void
+publish(Delivery *delivery)
+{
+	Feed	   *feed = delivery->feed;
+	StringInfoData json;
+	int			nestlevel;
+
+	if (strcmp(feed->row->deliver, "notify") != 0)
+		return;
+
+	initStringInfo(&json);
+	SetUserIdAndSecContext(feed->row->owner, SECURITY_RESTRICTED_OPERATION);
+	nestlevel = catalog_apply_settings(feed->row->nsettings,
+									   feed->row->settings);
+	batch_append(&json, feed->row->name, delivery->batch,
+				 feed->batch_format, feed->format);
+	AtEOXact_GUC(false, nestlevel);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
+
+	if (json.len < NOTIFY_LIMIT)
+		Async_Notify(feed->row->name, json.data);
+	else
+		notify_parts(feed, delivery->batch, json.data);
+	pfree(json.data);
+}
+
+/*
+ * Drop what is queued of a feed whose rows cannot be printed.  Its next batch
+ * takes the first number that was not used.
+ */
+static void
+discard(Feed *feed)
+{
+	ListCell   *lc;
+
+	foreach(lc, queue)
+	{
+		Delivery   *delivery = lfirst(lc);
+
+		if (delivery->feed == feed)
+		{
+			feed->seq = Min(feed->seq, delivery->batch->seq - 1);
+			queue = foreach_delete_current(queue, lc);
+			free_delivery(delivery);
+		}
+	}
+}
+
+bool
+deliver_publish(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool published = false;
+	Feed	   *volatile printing = NULL;
+	ListCell   *lc;
+
+	if (queue == NIL)
+		return true;
+
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		foreach(lc, queue)
+		{
+			Delivery   *delivery = lfirst(lc);
+
+			printing = delivery->feed;
+			publish(delivery);
+		}
+		printing = NULL;
+		CommitTransactionCommand();
+		published = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		if (printing == NULL)
+			EmitErrorReport();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		RESUME_INTERRUPTS();
+		if (printing)
+		{
+			feed_fail(printing, error->message);
+			discard(printing);
+		}
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+
+	if (published)
+	{
+		foreach(lc, queue)
+			free_delivery(lfirst(lc));
+		list_free(queue);
+		queue = NIL;
+	}
+	return published;
+}

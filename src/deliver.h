@@ -1,0 +1,26 @@
+/*
+ * deliver.h
+ *	  Batches on their way to clients.
+ */
+#ifndef LIVE_TOPN_DELIVER_H
+#define LIVE_TOPN_DELIVER_H
+
+#include "feed.h"
+
+extern void deliver_startup(MemoryContext parent);
+
+/* Where batches are made, to be enqueued. */
+extern MemoryContext deliver_context(void);
+
+/* Queue a batch made in deliver_context; keeps references to its rows. */
+extern void deliver_enqueue(Feed *feed, Batch *batch);
+
+extern int	deliver_pending(void);
+
+/*
+ * Publish all queued batches in one transaction.  Must be called outside
+ * decoding.  On an error they stay queued; returns false then.
+ */
+extern bool deliver_publish(void);
+
+#endif							/* LIVE_TOPN_DELIVER_H */

@@ -1,0 +1,47 @@
+/*
+ * delta.h
+ *	  From the result before some changes to the result after them.
+ */
+#ifndef LIVE_TOPN_DELTA_H
+#define LIVE_TOPN_DELTA_H
+
+#include "window.h"
+
+typedef enum DeltaOp
+{
+	DELTA_LEAVE,				/* at from */
+	DELTA_MOVE,					/* at from, then at to */
+	DELTA_ENTER,				/* at to */
+	DELTA_UPDATE				/* at to */
+} DeltaOp;
+
+typedef struct Delta
+{
+	DeltaOp		op;
+	uint32		from;			/* positions count from 1 */
+	uint32		to;
+	Row		   *old;			/* NULL for enter; holds a reference */
+	Row		   *row;			/* NULL for leave; holds a reference */
+} Delta;
+
+typedef struct DeltaScript
+{
+	int			n;
+	Delta	   *deltas;			/* in the order in which to apply them */
+} DeltaScript;
+
+/*
+ * The shortest script from the first limit rows before the unsettled changes
+ * of a window to the first limit rows now.  Relative: leaves, moves, enters,
+ * updates, each position as of its turn.  Absolute: every row whose rank
+ * changed moves, positions are ranks before and after.  Rows that only
+ * changed columns which are not visible give nothing.
+ *
+ * Takes O(k log n) for k changed rows of n, absolute O(limit).  Allocates in
+ * CurrentMemoryContext.
+ */
+extern DeltaScript *delta_script(Window *window, uint32 limit, bool absolute);
+
+extern void delta_free(DeltaScript *script);
+
+#endif							/* LIVE_TOPN_DELTA_H */

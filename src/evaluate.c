@@ -1,0 +1,302 @@
+/*
+ * evaluate.c
+ *	  The expressions of a query, on rows of its table.
+ */
+#include "postgres.h"
+
+#include "access/sysattr.h"
+#include "evaluate.h"
+#include "executor/executor.h"
+#include "nodes/makefuncs.h"
+#include "optimizer/optimizer.h"
+
+Evaluator *
+evaluator_create(const TopnQuery *query, RowFormat *format)
+{
+	Evaluator  *evaluator = palloc0(sizeof(Evaluator));
+	int			ncolumns = list_length(query->targetlist);
+	int			i = 0;
+	ListCell   *lc;
+
+	evaluator->query = query;
+	evaluator->format = format;
+	evaluator->econtext = CreateStandaloneExprContext();
+	evaluator->qual = ExecInitQual(query->quals, NULL);
+	evaluator->columns = palloc(sizeof(ExprState *) * ncolumns);
+	evaluator->values = palloc(sizeof(Datum) * ncolumns);
+	evaluator->nulls = palloc(sizeof(bool) * ncolumns);
+
+	pull_varattnos((Node *) query->quals, 1, &evaluator->used_by_qual);
+	foreach(lc, query->targetlist)
+	{
+		TargetEntry *column = lfirst_node(TargetEntry, lc);
+
+		evaluator->columns[i++] = ExecInitExpr(column->expr, NULL);
+		pull_varattnos((Node *) column->expr, 1, &evaluator->used);
+	}
+	evaluator->used = bms_add_members(evaluator->used,
+									  evaluator->used_by_qual);
+	for (i = 0; i < query->nsort; i++)
+	{
+		TargetEntry *column = list_nth_node(TargetEntry, query->targetlist,
+											query->sort[i].attno - 1);
+
+		pull_varattnos((Node *) column->expr, 1, &evaluator->used_by_sort);
+	}
+	evaluator->leading = evaluator->columns[query->sort[0].attno - 1];
+	return evaluator;
+}
+
+void
+evaluator_free(Evaluator *evaluator)
+{
+	FreeExprContext(evaluator->econtext, true);
+}
+
+static bool
+fits(List *vars, TupleDesc desc)
+{
+	ListCell   *lc;
+
+	foreach(lc, vars)
+	{
+		Var		   *var = lfirst_node(Var, lc);
+		Form_pg_attribute att;
+
+		if (var->varattno <= 0)
+			continue;
+		if (var->varattno > desc->natts)
+			return false;
+		att = TupleDescAttr(desc, var->varattno - 1);
+		if (att->attisdropped || att->atttypid != var->vartype)
+			return false;
+	}
+	return true;
+}
+
+bool
+evaluator_accepts(Evaluator *evaluator, Table *table)
+{
+	const TopnQuery *query = evaluator->query;
+	TableView  *view;
+	List	   *vars;
+
+	if (table == evaluator->accepted)
+		return true;
+	view = table_view(table, query->relid);
+	vars = list_concat(pull_var_clause((Node *) query->quals, 0),
+					   pull_var_clause((Node *) query->targetlist, 0));
+	if (fits(vars, view->slot->tts_tupleDescriptor))
+		evaluator->accepted = table;
+	list_free(vars);
+	return evaluator->accepted == table;
+}
+
+/*
+ * Which columns that the query uses are missing in a slot, other than those
+ * that the held row could supply?  Those are put into the slot.
+ */
+static Bitmapset *
+fill_missing(Evaluator *evaluator, TupleTableSlot *slot, const Row *held)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	Bitmapset  *missing = NULL;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		AttrNumber	attnum = i + 1;
+		AttrNumber	attno = 0;
+		ListCell   *lc;
+
+		if (!value_is_missing(TupleDescAttr(desc, i), slot->tts_values[i],
+							  slot->tts_isnull[i]) ||
+			!bms_is_member(attnum - FirstLowInvalidHeapAttributeNumber,
+						   evaluator->used))
+			continue;
+
+		if (held)
+		{
+			foreach(lc, evaluator->query->targetlist)
+			{
+				Var		   *var = (Var *) lfirst_node(TargetEntry, lc)->expr;
+
+				if (IsA(var, Var) && var->varattno == attnum)
+					attno = foreach_current_index(lc) + 1;
+			}
+		}
+		if (attno > 0)
+			slot->tts_values[i] = row_get(evaluator->format, held, attno,
+										  &slot->tts_isnull[i]);
+		else
+			missing = bms_add_member(missing, attnum -
+									 FirstLowInvalidHeapAttributeNumber);
+	}
+	return missing;
+}
+
+/* Does the leading sort column alone say that the row is past the end? */
+static bool
+is_past_end(Evaluator *evaluator, const Window *window)
+{
+	Datum		datum;
+	bool		isnull;
+
+	if (window->end != WINDOW_BOUNDED)
+		return window->end == WINDOW_NOTHING;
+	datum = ExecEvalExprSwitchContext(evaluator->leading, evaluator->econtext,
+									  &isnull);
+	return row_compare_leading(evaluator->format, datum, isnull,
+							   window->high) > 0;
+}
+
+EvaluateResult
+evaluate_tuple(Evaluator *evaluator, const Window *window, Table *table,
+			   TableView *view, HeapTuple tuple, const Row *held, Row **row)
+{
+	ExprContext *econtext = evaluator->econtext;
+	int			ncolumns = list_length(evaluator->query->targetlist);
+	Bitmapset  *missing = NULL;
+	bool		first = evaluator->query->inert;
+	MemoryContext caller;
+
+	if (window->end == WINDOW_NOTHING)
+		return EVALUATE_OUTSIDE;
+
+	ResetExprContext(econtext);
+	econtext->ecxt_scantuple = table_slot(table, view, tuple);
+	if (HeapTupleHasExternal(tuple))
+	{
+		missing = fill_missing(evaluator, econtext->ecxt_scantuple, held);
+		if (missing)
+		{
+			if (bms_overlap(missing, evaluator->used_by_qual))
+				return EVALUATE_MISSING;
+			if (bms_overlap(missing, evaluator->used_by_sort))
+				first = false;
+		}
+	}
+
+	/* the cheapest test first, unless it could fail or reveal anything */
+	if (first && is_past_end(evaluator, window))
+		return EVALUATE_OUTSIDE;
+	if (!ExecQual(evaluator->qual, econtext))
+		return EVALUATE_OUTSIDE;
+	if (missing)
+	{
+		if (!bms_overlap(missing, evaluator->used_by_sort) &&
+			is_past_end(evaluator, window))
+			return EVALUATE_OUTSIDE;
+		return EVALUATE_MISSING;
+	}
+	if (!first && is_past_end(evaluator, window))
+		return EVALUATE_OUTSIDE;
+
+	for (int i = 0; i < ncolumns; i++)
+		evaluator->values[i] =
+			ExecEvalExprSwitchContext(evaluator->columns[i], econtext,
+									  &evaluator->nulls[i]);
+
+	/* what forming the row leaves behind goes with the expressions' memory */
+	caller = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
+	*row = row_form(evaluator->format, evaluator->values, evaluator->nulls);
+	MemoryContextSwitchTo(caller);
+	if (window_covers(window, *row))
+		return EVALUATE_ROW;
+	row_unref(*row);
+	*row = NULL;
+	return EVALUATE_OUTSIDE;
+}
+
+void
+evaluate_key(Evaluator *evaluator, Table *table, TableView *view,
+			 HeapTuple tuple, Datum **keys, bool **nulls)
+{
+	const TopnQuery *query = evaluator->query;
+	TupleTableSlot *slot = table_slot(table, view, tuple);
+
+	for (int i = 0; i < query->nkeys; i++)
+		evaluator->values[i] = slot_getattr(slot, query->key_attnums[i],
+											&evaluator->nulls[i]);
+	*keys = evaluator->values;
+	*nulls = evaluator->nulls;
+}
+
+/*
+ * The held version of the row that a change replaces or removes, NULL if it
+ * is not held.
+ */
+static Row *
+find_held(Evaluator *evaluator, Window *window, const Change *change,
+		  TableView *view)
+{
+	Row		   *held = NULL;
+
+	if (change->kind == CHANGE_INSERT)
+		return NULL;
+
+	if (!evaluator->query->keyless)
+	{
+		Datum	   *keys;
+		bool	   *nulls;
+
+		if (window->root == NULL)
+			return NULL;
+		evaluate_key(evaluator, change->table, view,
+					 change->old ? change->old : change->new, &keys, &nulls);
+		return window_find_key(window, keys, nulls);
+	}
+
+	if (change->old == NULL || change->old_is_key)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("a change of a row does not say which row it was"),
+				 errhint("Set REPLICA IDENTITY FULL on the table.")));
+	if (evaluate_tuple(evaluator, window, change->table, view, change->old,
+					   NULL, &held) == EVALUATE_ROW)
+	{
+		Row		   *row = held;
+
+		held = window_find_equal(window, row);
+		row_unref(row);
+		if (held == NULL)
+			elog(ERROR, "a row that the window should hold is not in it");
+	}
+	return held;
+}
+
+bool
+evaluate_change(Evaluator *evaluator, Window *window, const Change *change)
+{
+	TableView  *view = table_view(change->table, evaluator->query->relid);
+	Row		   *held;
+	Row		   *row;
+	EvaluateResult result;
+
+	Assert(view != NULL);
+	if (change->kind == CHANGE_TRUNCATE)
+	{
+		/* of one partition: we do not know which rows were in it */
+		if (change->table->relid != evaluator->query->relid)
+			return false;
+		window_clear(window);
+		window_set_end(window, WINDOW_COMPLETE, NULL);
+		return true;
+	}
+
+	held = find_held(evaluator, window, change, view);
+	if (change->new == NULL)
+	{
+		if (held)
+			window_remove(window, held);
+		return true;
+	}
+
+	result = evaluate_tuple(evaluator, window, change->table, view,
+							change_fill_new(change), held, &row);
+	if (held)
+		window_remove(window, held);
+	if (result == EVALUATE_ROW)
+		window_add(window, row);
+	return result != EVALUATE_MISSING;
+}

@@ -1,0 +1,79 @@
+/*
+ * evaluate.h
+ *	  The expressions of a query, on rows of its table.
+ */
+#ifndef LIVE_TOPN_EVALUATE_H
+#define LIVE_TOPN_EVALUATE_H
+
+#include "nodes/execnodes.h"
+#include "table.h"
+#include "window.h"
+
+typedef struct Evaluator
+{
+	const TopnQuery *query;
+	RowFormat  *format;
+	ExprContext *econtext;
+	ExprState  *qual;			/* NULL: always true */
+	ExprState  *leading;		/* of the leading sort column */
+	ExprState **columns;
+	Datum	   *values;
+	bool	   *nulls;
+
+	const Table *accepted;		/* a table that fits, see evaluator_accepts */
+
+	/* columns of the table, offset as by pull_varattnos */
+	Bitmapset  *used;
+	Bitmapset  *used_by_qual;
+	Bitmapset  *used_by_sort;
+} Evaluator;
+
+typedef enum EvaluateResult
+{
+	EVALUATE_OUTSIDE,			/* does not satisfy the filter, or out of range */
+	EVALUATE_ROW,				/* *row is the row, with one reference */
+	EVALUATE_MISSING			/* depends on a value that WAL lacks */
+} EvaluateResult;
+
+/*
+ * Compile a query, in CurrentMemoryContext, which must live as long as the
+ * evaluator.  Looks up functions: needs a transaction.
+ */
+extern Evaluator *evaluator_create(const TopnQuery *query, RowFormat *format);
+extern void evaluator_free(Evaluator *evaluator);
+
+/*
+ * Do the columns that the query uses have, in the table as it is at this
+ * place of the log, the types that the query was analysed with?  Nothing else
+ * may be evaluated on it.
+ */
+extern bool evaluator_accepts(Evaluator *evaluator, Table *table);
+
+/*
+ * The row of the query made from a tuple, if it satisfies the filter and lies
+ * in the range of the window.  held is the window's row for the same identity
+ * before the change, or NULL: missing values are taken from it where it has
+ * them.  Runs the query's expressions: unless the query is inert, only in a
+ * transaction of our own, as the owner.
+ */
+extern EvaluateResult evaluate_tuple(Evaluator *evaluator,
+									 const Window *window, Table *table,
+									 TableView *view, HeapTuple tuple,
+									 const Row *held, Row **row);
+
+/*
+ * The identity in a tuple: arrays of query->nkeys entries, valid until the
+ * next call.
+ */
+extern void evaluate_key(Evaluator *evaluator, Table *table, TableView *view,
+						 HeapTuple tuple, Datum **keys, bool **nulls);
+
+/*
+ * Apply a change to a window: take out the old version of the row, put in
+ * the new one.  False if that depends on a value that WAL lacks; the window
+ * then misses that row.
+ */
+extern bool evaluate_change(Evaluator *evaluator, Window *window,
+							const Change *change);
+
+#endif							/* LIVE_TOPN_EVALUATE_H */

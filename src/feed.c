@@ -1,0 +1,1077 @@
+/*
+ * feed.c
+ *	  One subscription in the database worker: a window that follows the log.
+ *
+ * The window of a feed is exact at its cursor: at the last commit decoded, or,
+ * if the feed is behind, at a commit of the log.  A feed falls behind when its
+ * window runs short of rows, when its query cannot be evaluated while
+ * decoding, and when a catalog change makes us look at the query again; it
+ * then goes through the log commit by commit.
+ *
+ * What is published is always the difference between two exact results.
+ * Where a result stays unknown because an old version is (see reconcile.c),
+ * the commits in between share one batch.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
+#include "deliver.h"
+#include "feed.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#define STEPS_PER_TURN		1000	/* commits of the log at a time */
+#define READ_AGAIN_MS		10
+#define MIN_BACKOFF_MS		250
+#define MAX_BACKOFF_MS		60000
+
+typedef struct FeedEntry
+{
+	int64		id;
+	Feed	   *feed;
+} FeedEntry;
+
+static MemoryContext feed_context;
+static HTAB *feeds;
+static dlist_head active = DLIST_STATIC_INIT(active);
+static CommitLog *log;
+static RefillPool *pool;
+static const LogPosition *position;
+static uint64 generation = 1;
+static int	unresolved;			/* feeds that wait to know their query */
+
+void
+feed_startup(MemoryContext parent, CommitLog *commit_log,
+			 RefillPool *refill_pool, const LogPosition *log_position)
+{
+	HASHCTL		ctl = {0};
+
+	feed_context = AllocSetContextCreate(parent, "live_topn feeds",
+										 ALLOCSET_DEFAULT_SIZES);
+	log = commit_log;
+	pool = refill_pool;
+	position = log_position;
+	ctl.keysize = sizeof(int64);
+	ctl.entrysize = sizeof(FeedEntry);
+	ctl.hcxt = feed_context;
+	feeds = hash_create("live_topn feeds", 64, &ctl,
+						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+static void
+activate(Feed *feed)
+{
+	if (!feed->active)
+		dlist_push_tail(&active, &feed->active_node);
+	feed->active = true;
+}
+
+static void
+deactivate(Feed *feed)
+{
+	if (feed->active)
+		dlist_delete(&feed->active_node);
+	feed->active = false;
+}
+
+static SubscriptionRow *
+copy_row(const SubscriptionRow *row)
+{
+	SubscriptionRow *copy = palloc(sizeof(SubscriptionRow));
+
+	*copy = *row;
+	copy->name = pstrdup(row->name);
+	copy->query = pstrdup(row->query);
+	copy->deliver = pstrdup(row->deliver);
+	copy->ranks = pstrdup(row->ranks);
+	copy->args = palloc(sizeof(char *) * Max(row->nargs, 1));
+	for (int i = 0; i < row->nargs; i++)
+		copy->args[i] = row->args[i] ? pstrdup(row->args[i]) : NULL;
+	copy->settings = palloc(sizeof(char *) * Max(row->nsettings, 1));
+	for (int i = 0; i < row->nsettings; i++)
+		copy->settings[i] = pstrdup(row->settings[i]);
+	return copy;
+}
+
+Feed *
+feed_create(const SubscriptionRow *row, bool restart)
+{
+	MemoryContext context = AllocSetContextCreate(feed_context,
+												  "live_topn feed",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(context);
+	Feed	   *feed = palloc0(sizeof(Feed));
+	FeedEntry  *entry;
+	bool		found;
+
+	feed->id = row->id;
+	feed->context = context;
+	feed->row = copy_row(row);
+	MemoryContextSetIdentifier(context, feed->row->name);
+	feed->reset = restart;
+	if (!restart)
+	{
+		feed->behind = true;
+		feed->cursor = position->commit.no;
+		feed->unresolved = true;
+		unresolved++;
+	}
+	MemoryContextSwitchTo(caller);
+
+	entry = hash_search(feeds, &feed->id, HASH_ENTER, &found);
+	if (found)
+		elog(ERROR, "subscription " INT64_FORMAT " exists already", feed->id);
+	entry->feed = feed;
+	activate(feed);
+	return feed;
+}
+
+Feed *
+feed_find(int64 id)
+{
+	FeedEntry  *entry = hash_search(feeds, &id, HASH_FIND, NULL);
+
+	return entry ? entry->feed : NULL;
+}
+
+void
+feed_scan(HASH_SEQ_STATUS *status)
+{
+	hash_seq_init(status, feeds);
+}
+
+Feed *
+feed_scan_next(HASH_SEQ_STATUS *status)
+{
+	FeedEntry  *entry = hash_seq_search(status);
+
+	return entry ? entry->feed : NULL;
+}
+
+long
+feed_count(void)
+{
+	return hash_get_num_entries(feeds);
+}
+
+/* Forget the refill under way, and its answer. */
+static void
+drop_refill(Feed *feed)
+{
+	if (feed->ticket != 0)
+		refill_forget(pool, feed->ticket);
+	feed->ticket = 0;
+	if (feed->answer)
+		MemoryContextDelete(feed->answer->context);
+	feed->answer = NULL;
+	if (feed->refill_low)
+		row_unref(feed->refill_low);
+	feed->refill_low = NULL;
+}
+
+/* Rows of pending batches live in the query's memory, so none may be left. */
+static void
+forget_query(Feed *feed)
+{
+	Assert(feed->pending == 0);
+	generation++;
+	drop_refill(feed);
+	if (feed->evaluator)
+		evaluator_free(feed->evaluator);
+	if (feed->query_context)
+		MemoryContextDelete(feed->query_context);
+	feed->query_context = NULL;
+	feed->query_text = NULL;
+	feed->query = NULL;
+	feed->format = NULL;
+	feed->evaluator = NULL;
+	feed->batch_format = NULL;
+	feed->window = NULL;
+	feed->forget = false;
+}
+
+static void
+resolve(Feed *feed)
+{
+	if (feed->unresolved)
+		unresolved--;
+	feed->unresolved = false;
+}
+
+bool
+feed_any_unresolved(void)
+{
+	return unresolved > 0;
+}
+
+uint64
+feed_generation(void)
+{
+	return generation;
+}
+
+static void
+free_feed(Feed *feed)
+{
+	forget_query(feed);
+	MemoryContextDelete(feed->context);
+}
+
+void
+feed_drop(Feed *feed)
+{
+	hash_search(feeds, &feed->id, HASH_REMOVE, NULL);
+	deactivate(feed);
+	resolve(feed);
+	feed->dropped = true;
+	generation++;
+	if (feed->pending == 0)
+		free_feed(feed);
+}
+
+void
+feed_delivered(Feed *feed)
+{
+	feed->pending--;
+	if (feed->dropped && feed->pending == 0)
+		free_feed(feed);
+}
+
+bool
+feed_needs_log(const Feed *feed)
+{
+	return feed->behind || feed->ticket != 0 || feed->answer;
+}
+
+uint64
+feed_floor(const Feed *feed)
+{
+	uint64		floor = PG_UINT64_MAX;
+
+	if (feed->behind)
+		floor = feed->cursor;
+	if (feed->ticket != 0 || feed->answer)
+		floor = Min(floor, feed->since);
+	return floor;
+}
+
+const char *
+feed_state(const Feed *feed)
+{
+	if (feed->error)
+		return "error";
+	if (!feed->loaded)
+		return "loading";
+	return feed->covered > 0 ? "waiting" : "live";
+}
+
+bool
+feed_is_current(const Feed *feed)
+{
+	if (feed->error)
+		return true;
+	if (!feed->loaded || feed->covered > 0 || feed->recheck ||
+		(feed->ticket != 0 && feed->refill_limit == 0))
+		return false;
+	return !feed->behind || feed->cursor == position->commit.no;
+}
+
+bool
+feed_all_current(void)
+{
+	dlist_iter	iter;
+
+	/* those that are not active have nothing to do */
+	dlist_foreach(iter, &active)
+		if (!feed_is_current(dlist_container(Feed, active_node, iter.cur)))
+			return false;
+	return true;
+}
+
+/* ---- results ---- */
+
+static bool
+is_short(const Feed *feed)
+{
+	return window_size(feed->window) < feed->query->limit &&
+		feed->window->end != WINDOW_COMPLETE;
+}
+
+/* A commit has been applied whose result is not published yet. */
+static void
+cover(Feed *feed, const CommitInfo *commit)
+{
+	if (feed->covered++ == 0)
+		feed->from = commit->lsn;
+	feed->commit = *commit;
+}
+
+/* A result that no commit made: of now. */
+static void
+cover_now(Feed *feed)
+{
+	feed->covered = 0;
+	feed->commit = position->commit;
+	feed->commit.xid = InvalidTransactionId;
+	feed->commit.lsn = position->lsn;
+	feed->commit.time = GetCurrentTimestamp();
+}
+
+static Batch *
+make_reset(Feed *feed)
+{
+	Batch	   *batch = palloc0(sizeof(Batch));
+
+	batch->nrows = Min(window_size(feed->window), feed->query->limit);
+	batch->rows = palloc_extended(sizeof(Row *) * Max(batch->nrows, 1),
+								  MCXT_ALLOC_HUGE);
+	for (int i = 0; i < batch->nrows; i++)
+		batch->rows[i] = row_ref(window_nth(feed->window, i));
+	feed->resets++;
+	return batch;
+}
+
+static Batch *
+make_deltas(Feed *feed)
+{
+	DeltaScript *script;
+	Batch	   *batch = NULL;
+
+	script = delta_script(feed->window, feed->query->limit,
+						  strcmp(feed->row->ranks, "absolute") == 0);
+	if (script->n == 0)
+		delta_free(script);
+	else
+	{
+		batch = palloc0(sizeof(Batch));
+		batch->script = script;
+		feed->deltas += script->n;
+	}
+	return batch;
+}
+
+/*
+ * The result is known as of feed->commit: queue what makes it from the one
+ * known before.
+ */
+static void
+publish(Feed *feed)
+{
+	MemoryContext caller = MemoryContextSwitchTo(deliver_context());
+	Batch	   *batch;
+
+	Assert(!is_short(feed));
+	batch = feed->reset ? make_reset(feed) : make_deltas(feed);
+	if (batch)
+	{
+		batch->seq = ++feed->seq;
+		batch->commit = feed->commit;
+		if (feed->covered > 1)
+			batch->from = feed->from;
+		feed->batches++;
+		feed->last_lsn = batch->commit.lsn;
+		deliver_enqueue(feed, batch);
+	}
+	if (feed->covered > 1)
+		feed->coalesced += feed->covered - 1;
+	feed->reset = false;
+	feed->covered = 0;
+	window_settle(feed->window);
+	MemoryContextSwitchTo(caller);
+}
+
+/* ---- the size of the window ---- */
+
+static void
+request_rows(Feed *feed)
+{
+	Window	   *window = feed->window;
+	Row		   *low = window->end == WINDOW_BOUNDED ? window->high : NULL;
+
+	Assert(feed->ticket == 0 && feed->answer == NULL);
+	feed->refill_limit = feed->query->limit + feed->cushion;
+	feed->refill_limit -= Min(feed->refill_limit - 1, window_size(window));
+	feed->refill_low = low ? row_ref(low) : NULL;
+	feed->since = feed->behind ? feed->cursor : position->commit.no;
+	feed->ticket = refill_submit(pool, feed->row, feed->query_text,
+								 feed->refill_limit,
+								 low ? RowTuple(low) : NULL);
+	feed->refills++;
+	activate(feed);
+}
+
+static void
+request_check(Feed *feed)
+{
+	Assert(feed->ticket == 0 && feed->answer == NULL);
+	feed->recheck = false;
+	feed->refill_limit = 0;
+	feed->since = feed->behind ? feed->cursor : position->commit.no;
+	feed->ticket = refill_submit(pool, feed->row, feed->query_text, 0, NULL);
+	activate(feed);
+}
+
+/*
+ * Keep the cushion: drop rows far beyond the result, ask for more in time.  A
+ * range that a refill will extend keeps its end, unless it grows too large.
+ */
+static void
+balance(Feed *feed)
+{
+	Window	   *window = feed->window;
+	uint64		size = window_size(window);
+	uint64		target = feed->query->limit + feed->cushion;
+	bool		refilling = feed->ticket != 0 || feed->answer;
+
+	if (size > target + feed->cushion &&
+		(!refilling || size > 2 * target + 1000) && target > 0)
+	{
+		if (refilling && feed->refill_limit > 0)
+		{
+			drop_refill(feed);
+			refilling = false;
+		}
+		if (!refilling)
+			window_trim(window, target);
+	}
+	else if (window->end == WINDOW_BOUNDED && !refilling &&
+			 size < feed->query->limit + (feed->cushion + 1) / 2)
+		request_rows(feed);
+}
+
+/* ---- changes ---- */
+
+/* Start again from the table: at this commit the rows are not known. */
+static void
+lose_rows(Feed *feed)
+{
+	drop_refill(feed);
+	window_clear(feed->window);
+	feed->lost = false;
+}
+
+static void
+apply_change(Feed *feed, const Change *change)
+{
+	feed->changes++;
+	if (!evaluator_accepts(feed->evaluator, change->table))
+		feed->lost = feed->recheck = true;
+	else if (!feed->lost &&
+			 !evaluate_change(feed->evaluator, feed->window, change))
+		feed->lost = true;
+
+	/* one transaction can bring any number of rows */
+	if (window_size(feed->window) >
+		2 * (feed->query->limit + feed->cushion) + 1000)
+		balance(feed);
+}
+
+void
+feed_change(Feed *feed, const Change *change)
+{
+	Assert(!feed->behind);
+	if (feed->loaded)
+		apply_change(feed, change);
+}
+
+void
+feed_commit(Feed *feed)
+{
+	if (!feed->loaded || feed->behind)
+		return;
+
+	cover(feed, &position->commit);
+	if (feed->lost)
+		lose_rows(feed);
+	if (is_short(feed))
+	{
+		feed->behind = true;
+		feed->cursor = position->commit.no;
+		activate(feed);
+	}
+	else
+	{
+		publish(feed);
+		balance(feed);
+	}
+}
+
+/* At the last commit decoded; a feed that is behind gets there later. */
+static void
+add_event(Feed *feed, bool reload)
+{
+	MemoryContext caller = MemoryContextSwitchTo(feed->context);
+	FeedEvent  *event = palloc(sizeof(FeedEvent));
+
+	event->commit = position->commit;
+	event->reload = reload;
+	feed->events = lappend(feed->events, event);
+	MemoryContextSwitchTo(caller);
+}
+
+static void
+fall_behind(Feed *feed)
+{
+	if (!feed->behind)
+	{
+		feed->behind = true;
+		feed->cursor = position->commit.no;
+	}
+	activate(feed);
+}
+
+void
+feed_resync(Feed *feed)
+{
+	if (!feed->loaded)
+		feed->reset = true;
+	else if (feed->behind)
+		add_event(feed, false);
+	else
+	{
+		feed->reset = true;
+		cover(feed, &position->commit);
+		publish(feed);
+	}
+}
+
+void
+feed_recheck(Feed *feed)
+{
+	feed->recheck = true;
+	feed->retry_at = 0;
+	activate(feed);
+	if (!feed->loaded)
+		return;
+
+	/* attaching or detaching a partition shows no changes of rows */
+	if (feed->partitioned && feed->behind)
+		add_event(feed, true);
+	else if (feed->partitioned)
+	{
+		cover(feed, &position->commit);
+		lose_rows(feed);
+	}
+	fall_behind(feed);
+}
+
+/* ---- going through the log ---- */
+
+static bool
+apply_logged(const Change *change, void *arg)
+{
+	apply_change(arg, change);
+	return true;
+}
+
+static FeedEvent *
+next_event(const Feed *feed)
+{
+	return feed->events ? linitial(feed->events) : NULL;
+}
+
+/* The next commit of the log that concerns the feed, or NULL. */
+static LoggedCommit *
+next_commit(const Feed *feed)
+{
+	LoggedCommit *commit;
+
+	for (uint64 i = commit_log_after(log, feed->cursor);
+		 (commit = commit_log_get(log, i)) != NULL;
+		 i++)
+	{
+		if (commit_log_touches(commit, feed->query->relid))
+			break;
+	}
+	return commit;
+}
+
+/*
+ * Go on to the next commit or event of the log; false if there is none.  The
+ * window may be short already: what it holds stays right, and results are
+ * published where they are known.
+ */
+static bool
+step(Feed *feed)
+{
+	LoggedCommit *commit = next_commit(feed);
+	FeedEvent  *event = next_event(feed);
+	const CommitInfo *info;
+
+	if (event && commit && event->commit.no > commit->info.no)
+		event = NULL;
+	if (event && commit && event->commit.no < commit->info.no)
+		commit = NULL;
+	if (!event && !commit)
+		return false;
+
+	info = commit ? &commit->info : &event->commit;
+	if (commit && feed->loaded)
+		commit_log_scan(log, commit, feed->query->relid, false, apply_logged,
+						feed);
+	feed->cursor = info->no;
+	if (feed->loaded)
+		cover(feed, info);
+	if (event)
+	{
+		if (event->reload)
+			feed->lost = true;
+		else
+			feed->reset = true;
+		feed->events = list_delete_first(feed->events);
+		pfree(event);
+	}
+
+	if (feed->lost)
+		lose_rows(feed);
+	if (feed->loaded && !is_short(feed))
+	{
+		publish(feed);
+		balance(feed);
+	}
+	return true;
+}
+
+/* ---- answers of refill workers ---- */
+
+/* Take over a query from text, with nothing loaded. */
+static void
+set_query(Feed *feed, const char *text)
+{
+	MemoryContext caller;
+
+	forget_query(feed);
+	resolve(feed);
+	feed->query_context = AllocSetContextCreate(feed->context,
+												"live_topn feed query",
+												ALLOCSET_SMALL_SIZES);
+	caller = MemoryContextSwitchTo(feed->query_context);
+	feed->query_text = pstrdup(text);
+	feed->query = query_from_text(text);
+	feed->format = row_format(feed->query, feed->query_context);
+	feed->evaluator = evaluator_create(feed->query, feed->format);
+	feed->batch_format = batch_format(feed->query, feed->format->desc);
+	feed->window = window_create(feed->format, feed->query_context);
+	feed->cushion = feed->row->cushion;
+	if (feed->cushion < 0)
+		feed->cushion = Max(5, Min(feed->query->limit / 5, INT_MAX / 4));
+	if (feed->query->limit == 0)
+		feed->cushion = Max(feed->cushion, 1);
+	feed->partitioned =
+		get_rel_relkind(feed->query->relid) == RELKIND_PARTITIONED_TABLE;
+	MemoryContextSwitchTo(caller);
+
+	feed->loaded = false;
+	feed->lost = false;
+	feed->covered = 0;
+}
+
+static void
+retry_later(Feed *feed)
+{
+	int			shift = Min(feed->failures++, 16);
+
+	feed->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												 Min((int64) MIN_BACKOFF_MS << shift,
+													 MAX_BACKOFF_MS));
+	activate(feed);
+}
+
+/*
+ * The subscription cannot go on as things are.  It is tried again, and starts
+ * from the table then.
+ */
+void
+feed_fail(Feed *feed, const char *message)
+{
+	if (feed->error == NULL || strcmp(feed->error, message) != 0)
+	{
+		if (feed->error)
+			pfree(feed->error);
+		feed->error = MemoryContextStrdup(feed->context, message);
+		ereport(LOG,
+				(errmsg("live_topn subscription \"%s\" is in error: %s",
+						feed->row->name, message)));
+	}
+	drop_refill(feed);
+	resolve(feed);
+	list_free_deep(feed->events);
+	feed->events = NIL;
+	feed->forget = true;
+	feed->loaded = false;
+	feed->lost = false;
+	feed->behind = false;
+	feed->recheck = false;
+	feed->reset = true;
+	feed->covered = 0;
+	retry_later(feed);
+}
+
+static void
+recovered(Feed *feed)
+{
+	if (feed->error)
+	{
+		pfree(feed->error);
+		feed->error = NULL;
+		ereport(LOG,
+				(errmsg("live_topn subscription \"%s\" is out of error",
+						feed->row->name)));
+	}
+	feed->failures = 0;
+}
+
+/* The rows of the answer as they were read. */
+static Window *
+make_read(Feed *feed)
+{
+	RefillAnswer *answer = feed->answer;
+	Window	   *read = window_create(feed->format, feed->query_context);
+
+	if (feed->refill_low)
+		read->low = row_ref(feed->refill_low);
+	for (int i = 0; i < answer->nrows; i++)
+		window_append(read, row_from_tuple(feed->format, answer->rows[i]));
+	if (answer->nrows < feed->refill_limit)
+		window_set_end(read, WINDOW_COMPLETE, NULL);
+	else
+		window_set_end(read, WINDOW_BOUNDED,
+					   row_from_tuple(feed->format,
+									  answer->rows[answer->nrows - 1]));
+	window_settle(read);
+	return read;
+}
+
+/* Append what was read to the window. */
+static void
+take_rows(Feed *feed, Window *read)
+{
+	Window	   *window = feed->window;
+	uint32		n = window_size(read);
+	Row		  **rows = palloc_extended(sizeof(Row *) * Max(n, 1),
+									   MCXT_ALLOC_HUGE);
+	WindowEnd	end = read->end;
+	Row		   *high = read->high ? row_ref(read->high) : NULL;
+	bool		fresh = window->end == WINDOW_NOTHING;
+
+	for (uint32 i = 0; i < n; i++)
+		rows[i] = row_ref(window_nth(read, i));
+	window_free(read);
+	for (uint32 i = 0; i < n; i++)
+	{
+		if (fresh)
+			window_add(window, rows[i]);
+		else
+			window_append(window, rows[i]);
+	}
+	window_set_end(window, end, high);
+	pfree(rows);
+}
+
+/*
+ * Merge the rows that came into the window, at its cursor or at the first
+ * commit after it where that can be done.
+ */
+static void
+merge(Feed *feed)
+{
+	for (;;)
+	{
+		Window	   *window = feed->window;
+		Row		   *low = window->end == WINDOW_BOUNDED ? window->high : NULL;
+		Window	   *read;
+		uint64		later = 0;
+		ReconcileResult result;
+
+		/* the range may have ended elsewhere since, or lost its rows */
+		if (low != feed->refill_low || window->end == WINDOW_COMPLETE)
+			break;
+
+		read = make_read(feed);
+		result = reconcile(feed->evaluator, read, &feed->answer->view, log,
+						   window, feed->since,
+						   feed->behind ? feed->cursor : position->commit.no,
+						   &later);
+		if (result == RECONCILED)
+		{
+			feed->refilled_rows += feed->answer->nrows;
+			take_rows(feed, read);
+			break;
+		}
+
+		window_free(read);
+		if (result == RECONCILE_READ_AGAIN)
+		{
+			feed->retry_at =
+				TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+											READ_AGAIN_MS);
+			break;
+		}
+		while (feed->cursor < later && feed->answer && step(feed))
+			;
+		if (feed->answer == NULL)
+			return;				/* all rows were lost on the way */
+	}
+	drop_refill(feed);
+}
+
+/* After rows came: is there a result, and is it news? */
+static void
+settle(Feed *feed)
+{
+	if (feed->window->end == WINDOW_NOTHING || is_short(feed))
+		return;
+
+	if (!feed->loaded)
+	{
+		feed->loaded = true;
+		if (feed->reset)
+		{
+			cover_now(feed);
+			publish(feed);
+		}
+		else
+			window_settle(feed->window);
+	}
+	else if (feed->covered > 0)
+		publish(feed);
+	else
+		window_settle(feed->window);
+
+	if (!feed->query->inert)
+		fall_behind(feed);
+	balance(feed);
+}
+
+static void
+take_check(Feed *feed)
+{
+	if (feed->query == NULL || feed->answer->status == REFILL_CHANGED)
+	{
+		char	   *text = pstrdup(feed->answer->query_text);
+
+		/* clients that knew the result before start anew */
+		if (feed->query)
+		{
+			feed->reset = true;
+			feed->behind = false;
+			list_free_deep(feed->events);
+			feed->events = NIL;
+		}
+		set_query(feed, text);
+		pfree(text);
+	}
+	else
+		drop_refill(feed);
+	recovered(feed);
+}
+
+static void
+take_failure(Feed *feed)
+{
+	bool		check = feed->refill_limit == 0;
+
+	switch (feed->answer->sqlerrcode)
+	{
+		case ERRCODE_CONNECTION_FAILURE:
+		case ERRCODE_QUERY_CANCELED:
+		case ERRCODE_T_R_DEADLOCK_DETECTED:
+			ereport(LOG,
+					(errmsg("refill of live_topn subscription \"%s\" failed: %s",
+							feed->row->name, feed->answer->error)));
+			drop_refill(feed);
+			feed->recheck = feed->recheck || (check && feed->query);
+			retry_later(feed);
+			break;
+		default:
+			feed_fail(feed, feed->answer->error);
+	}
+}
+
+static void
+take_answer(Feed *feed)
+{
+	if (feed->answer->status == REFILL_FAILED)
+		take_failure(feed);
+	else if (feed->answer->status == REFILL_CHANGED || feed->refill_limit == 0)
+		take_check(feed);
+	else
+	{
+		feed->refill_time += feed->answer->elapsed;
+		feed->failures = 0;
+		merge(feed);
+		settle(feed);
+	}
+}
+
+void
+feed_answer(RefillAnswer *answer)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
+
+		if (feed->ticket == answer->ticket)
+		{
+			feed->ticket = 0;
+			feed->answer = answer;
+			return;
+		}
+	}
+	MemoryContextDelete(answer->context);
+}
+
+/* ---- the turn of a feed ---- */
+
+/* Is a refill worker looking at the query itself? */
+static bool
+is_checking(const Feed *feed)
+{
+	return (feed->ticket != 0 || feed->answer) && feed->refill_limit == 0;
+}
+
+/* Can the feed not go on before a refill worker has answered? */
+static bool
+is_blocked(const Feed *feed)
+{
+	return feed->query == NULL || feed->recheck || is_checking(feed) ||
+		!feed->loaded || is_short(feed);
+}
+
+/* Must the answer wait for decoding, or for batches to be out? */
+static bool
+is_answer_early(const Feed *feed)
+{
+	if (feed->answer->status == REFILL_CHANGED)
+		return feed->pending > 0;
+	return feed->answer->status == REFILL_DONE && feed->refill_limit > 0 &&
+		position->lsn < feed->answer->view.lsn;
+}
+
+static bool
+can_advance(const Feed *feed)
+{
+	if (feed->forget)
+		return feed->pending == 0;
+	if (feed->answer && !is_answer_early(feed))
+		return true;
+	if (is_blocked(feed))
+		return feed->ticket == 0 && feed->answer == NULL &&
+			feed->retry_at <= GetCurrentTimestamp();
+	return feed->behind && feed->cursor < position->commit.no;
+}
+
+/*
+ * Go on until the feed has caught up, waits, or has had its turn.
+ */
+static void
+advance(Feed *feed)
+{
+	for (int i = 0; i < STEPS_PER_TURN && can_advance(feed); i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (feed->forget)
+			forget_query(feed);
+		else if (feed->answer && !is_answer_early(feed))
+			take_answer(feed);
+		else if (is_blocked(feed))
+		{
+			if (feed->query == NULL || feed->recheck)
+				request_check(feed);
+			else
+				request_rows(feed);
+		}
+		else if (!step(feed))
+		{
+			feed->cursor = position->commit.no;
+			feed->behind = !feed->query->inert;
+		}
+	}
+}
+
+/*
+ * The same in a transaction, as the owner and restricted: expressions of the
+ * query, and comparison functions of its types, run here.
+ */
+static void
+advance_safely(Feed *feed)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		SetUserIdAndSecContext(feed->row->owner,
+							   SECURITY_RESTRICTED_OPERATION);
+		catalog_apply_settings(feed->row->nsettings, feed->row->settings);
+		advance(feed);
+		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(caller);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		MemoryContextSwitchTo(caller);
+		RESUME_INTERRUPTS();
+		feed_fail(feed, error->message);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+}
+
+bool
+feed_advance_all(void)
+{
+	dlist_mutable_iter iter;
+	bool		more = false;
+
+	dlist_foreach_modify(iter, &active)
+	{
+		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
+
+		if (can_advance(feed))
+			advance_safely(feed);
+		if (can_advance(feed))
+			more = true;
+		else if (!feed->behind && !feed->forget && feed->ticket == 0 &&
+				 feed->answer == NULL && !is_blocked(feed))
+			deactivate(feed);
+	}
+	return more;
+}
+
+long
+feed_next_timeout(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	long		timeout = -1;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
+
+		if (feed->retry_at > now)
+		{
+			long		left = TimestampDifferenceMilliseconds(now,
+															   feed->retry_at) + 1;
+
+			timeout = timeout < 0 ? left : Min(timeout, left);
+		}
+	}
+	return timeout;
+}

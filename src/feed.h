@@ -1,0 +1,168 @@
+/*
+ * feed.h
+ *	  One subscription in the database worker: a window that follows the log.
+ */
+#ifndef LIVE_TOPN_FEED_H
+#define LIVE_TOPN_FEED_H
+
+#include "batch.h"
+#include "catalog.h"
+#include "evaluate.h"
+#include "lib/ilist.h"
+#include "refill.h"
+#include "utils/hsearch.h"
+
+/* What a feed that is behind has to do at a commit, beside its changes. */
+typedef struct FeedEvent
+{
+	CommitInfo	commit;
+	bool		reload;			/* read all rows again; else reset */
+} FeedEvent;
+
+typedef struct Feed
+{
+	int64		id;
+	dlist_node	active_node;	/* in the list of those to advance */
+	bool		active;
+	MemoryContext context;		/* holds all of this but the rows */
+	SubscriptionRow *row;
+	bool		dropped;		/* freed once its batches are out */
+	bool		unresolved;		/* the changes of its table may be any */
+	int			pending;		/* batches that wait for delivery */
+
+	/* the query as last analysed; NULL until then, and in error */
+	MemoryContext query_context;	/* holds all of this, and the rows */
+	bool		partitioned;
+	char	   *query_text;
+	TopnQuery  *query;
+	RowFormat  *format;
+	Evaluator  *evaluator;
+	BatchFormat *batch_format;
+	Window	   *window;
+	int			cushion;		/* rows */
+
+	/*
+	 * A feed that is behind follows the commit log from its cursor; the
+	 * others take changes straight from the decoder.
+	 */
+	bool		behind;
+	uint64		cursor;			/* last commit applied, if behind */
+	bool		loaded;			/* the window holds the result */
+	bool		touched;		/* by the commit that is being decoded */
+	bool		lost;			/* some change could not be applied: reload */
+	bool		recheck;		/* the query may have changed its meaning */
+	bool		reset;			/* the next batch is a reset */
+	List	   *events;			/* of FeedEvent after cursor */
+
+	/* commits applied since the last result that is known */
+	int			covered;
+	XLogRecPtr	from;			/* the first of them */
+	CommitInfo	commit;			/* the last of them */
+
+	/* the refill under way */
+	uint64		ticket;			/* 0: none */
+	uint64		since;			/* last commit when it was requested */
+	Row		   *refill_low;		/* where it begins, a reference; or NULL */
+	uint64		refill_limit;
+	RefillAnswer *answer;		/* came, and waits to be merged */
+	TimestampTz retry_at;		/* after a failure */
+	int			failures;
+
+	char	   *error;			/* NULL: none */
+	bool		forget;			/* the query, once no batch is pending */
+
+	int64		seq;
+	XLogRecPtr	last_lsn;		/* of the last batch */
+
+	/* statistics */
+	int64		changes;
+	int64		batches;
+	int64		deltas;
+	int64		refills;
+	int64		refilled_rows;
+	int64		refill_time;	/* microseconds */
+	int64		coalesced;
+	int64		resets;
+} Feed;
+
+/* What decoding has reached; kept by apply.c. */
+typedef struct LogPosition
+{
+	CommitInfo	commit;			/* the last commit */
+	XLogRecPtr	lsn;			/* all records before it are decoded */
+} LogPosition;
+
+extern void feed_startup(MemoryContext parent, CommitLog *log,
+						 RefillPool *pool, const LogPosition *position);
+
+/*
+ * A subscription that was born at the last commit decoded, or, if restart,
+ * one that clients knew before: they get a reset.  Copies row.
+ */
+extern Feed *feed_create(const SubscriptionRow *row, bool restart);
+extern void feed_drop(Feed *feed);
+extern Feed *feed_find(int64 id);
+extern long feed_count(void);
+
+/* All of them: start a scan, then fetch until NULL; end early by hash_seq_term. */
+extern void feed_scan(HASH_SEQ_STATUS *status);
+extern Feed *feed_scan_next(HASH_SEQ_STATUS *status);
+
+/* Does the feed want the changes of its table logged? */
+extern bool feed_needs_log(const Feed *feed);
+
+/* Is there a feed whose table is not known yet, so that any may be its? */
+extern bool feed_any_unresolved(void);
+
+/* Changes whenever the tables of feeds do. */
+extern uint64 feed_generation(void);
+
+/* Which commits the feed may still need: those after it. */
+extern uint64 feed_floor(const Feed *feed);
+
+/* ---- while decoding ---- */
+
+/* A change of the feed's table; not if it is behind. */
+extern void feed_change(Feed *feed, const Change *change);
+
+/* The commit of changes that feed_change was told. */
+extern void feed_commit(Feed *feed);
+
+/* A commit that asks for a reset, after feed_commit. */
+extern void feed_resync(Feed *feed);
+
+/* A commit that changed the catalogs under the query, after feed_commit. */
+extern void feed_recheck(Feed *feed);
+
+/* ---- between ---- */
+
+/*
+ * The subscription cannot go on as things are.  It is tried again, and starts
+ * from the table then.
+ */
+extern void feed_fail(Feed *feed, const char *message);
+
+/* A batch of the feed is out. */
+extern void feed_delivered(Feed *feed);
+
+/* Take an answer; it is of a feed that may have gone. */
+extern void feed_answer(RefillAnswer *answer);
+
+/*
+ * Go on with the feeds that are behind or wait for something.  Opens
+ * transactions of its own; an error in a query's expressions puts its feed in
+ * error.  Returns whether there is more to do at once.
+ */
+extern bool feed_advance_all(void);
+
+/* Milliseconds until feed_advance_all has something to do, -1 if never. */
+extern long feed_next_timeout(void);
+
+/* Has all up to the position been applied?  A feed in error does not count. */
+extern bool feed_is_current(const Feed *feed);
+
+extern bool feed_all_current(void);
+
+extern const char *feed_state(const Feed *feed);
+
+#endif							/* LIVE_TOPN_FEED_H */

@@ -1,0 +1,148 @@
+/*
+ * inert.c
+ *	  Queries that can be evaluated anywhere.
+ *
+ * Evaluating an expression in general takes a transaction, the identity of the
+ * owner, and readiness for errors.  Most queries only compare columns with
+ * constants and with each other.
+ */
+#include "postgres.h"
+
+#include "access/nbtree.h"
+#include "access/transam.h"
+#include "catalog/pg_collation.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/pg_locale.h"
+
+#include "inert.h"
+
+/*
+ * Leakproof functions of PostgreSQL itself do not fail, and neither do a few
+ * others that are not marked leakproof.  (A leakproof function of somebody
+ * else's may be in any language.)  A collation other than the default one and
+ * "C" is looked up in pg_collation.
+ */
+static bool
+is_inert_function(Oid funcid, Oid collation)
+{
+	if (OidIsValid(collation) && collation != DEFAULT_COLLATION_OID &&
+		!lc_collate_is_c(collation))
+		return false;
+
+	switch (funcid)
+	{
+		case F_NUMERIC_EQ:
+		case F_NUMERIC_NE:
+		case F_NUMERIC_LT:
+		case F_NUMERIC_LE:
+		case F_NUMERIC_GT:
+		case F_NUMERIC_GE:
+		case F_NUMERIC_CMP:
+			return true;
+
+			/* OpenSSL may refuse these */
+		case F_MD5_TEXT:
+		case F_MD5_BYTEA:
+		case F_SHA224:
+		case F_SHA256:
+		case F_SHA384:
+		case F_SHA512:
+			return false;
+
+		default:
+			return funcid < FirstGenbkiObjectId && get_func_leakproof(funcid);
+	}
+}
+
+static bool
+not_inert(Oid funcid, void *context)
+{
+	return !is_inert_function(funcid, *(Oid *) context);
+}
+
+static bool
+not_inert_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+
+	switch (nodeTag(node))
+	{
+		case T_List:
+		case T_TargetEntry:
+		case T_Const:
+		case T_BoolExpr:
+		case T_BooleanTest:
+		case T_RelabelType:
+		case T_CaseExpr:
+		case T_CaseWhen:
+		case T_CaseTestExpr:
+		case T_CoalesceExpr:
+			break;
+		case T_Var:
+			if (((Var *) node)->varattno == InvalidAttrNumber)
+				return true;	/* looks its row type up */
+			break;
+		case T_NullTest:
+			if (((NullTest *) node)->argisrow)
+				return true;
+			break;
+		case T_ScalarArrayOpExpr:
+			{
+				Node	   *array = lsecond(((ScalarArrayOpExpr *) node)->args);
+
+				/* it looks the element type up */
+				if (get_element_type(exprType(array)) >= FirstGenbkiObjectId)
+					return true;
+			}
+			/* FALLTHROUGH */
+		case T_FuncExpr:
+		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+			{
+				Oid			collation = exprInputCollation(node);
+
+				if (check_functions_in_node(node, not_inert, &collation))
+					return true;
+			}
+			break;
+		default:
+			return true;
+	}
+	return expression_tree_walker(node, not_inert_walker, context);
+}
+
+static bool
+is_inert_order(const TopnQuery *query)
+{
+	for (int i = 0; i < query->nsort; i++)
+	{
+		SortKey    *key = &query->sort[i];
+		Oid			opfamily;
+		Oid			opcintype;
+		int16		strategy;
+
+		if (!OidIsValid(key->sortop))
+			continue;			/* image order */
+		if (!get_ordering_op_properties(key->sortop, &opfamily, &opcintype,
+										&strategy))
+			elog(ERROR, "operator %u is not a valid ordering operator",
+				 key->sortop);
+		if (!is_inert_function(get_opfamily_proc(opfamily, opcintype,
+												 opcintype, BTORDER_PROC),
+							   key->collation))
+			return false;
+	}
+	return true;
+}
+
+bool
+is_inert_query(const TopnQuery *query)
+{
+	return !not_inert_walker((Node *) query->quals, NULL) &&
+		!not_inert_walker((Node *) query->targetlist, NULL) &&
+		is_inert_order(query);
+}

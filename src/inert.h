@@ -1,0 +1,16 @@
+/*
+ * inert.h
+ *	  Queries that can be evaluated anywhere.
+ */
+#ifndef LIVE_TOPN_INERT_H
+#define LIVE_TOPN_INERT_H
+
+#include "query.h"
+
+/*
+ * Can evaluating the expressions of a query and comparing its rows neither
+ * fail, nor run user code, nor look at catalogs?
+ */
+extern bool is_inert_query(const TopnQuery *query);
+
+#endif							/* LIVE_TOPN_INERT_H */

@@ -1,0 +1,310 @@
+/*
+ * keyset.c
+ *	  Reading the rows of a query that come after a given row.
+ *
+ * The queries are PostgreSQL's business from the rewriter on: row security,
+ * views and privileges are looked at anew for each read.
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "catalog/pg_type.h"
+#include "executor/executor.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "nodes/makefuncs.h"
+#include "tcop/tcopprot.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/ruleutils.h"
+#include "utils/snapmgr.h"
+
+#include "flatten.h"
+#include "query.h"
+#include "tiers.h"
+
+PG_FUNCTION_INFO_V1(live_topn_keyset_queries);
+
+/* ----- Plans ----- */
+
+static PlannedStmt *
+plan_query(Query *query)
+{
+	return pg_plan_query(rewrite_query(query), "live_topn keyset query",
+						 CURSOR_OPT_NO_SCROLL, NULL);
+}
+
+/*
+ * Does the plan sort rows, rather than read them in order?
+ */
+static bool
+plan_sorts(Plan *plan)
+{
+	while (plan != NULL)
+	{
+		if (IsA(plan, Sort) || IsA(plan, IncrementalSort) ||
+			IsA(plan, MergeAppend))
+			return true;
+		plan = IsA(plan, SubqueryScan) ? ((SubqueryScan *) plan)->subplan :
+			plan->lefttree;
+	}
+	return false;
+}
+
+/*
+ * Plan a tier for a number of rows, in the better of its two orders.
+ */
+static PlannedStmt *
+plan_tier(TopnQuery *query, Tier *tier, uint64 limit)
+{
+	PlannedStmt *plan;
+
+	tier->query->limitCount = (Node *)
+		makeConst(INT8OID, -1, InvalidOid, sizeof(int64),
+				  Int64GetDatum((int64) Min(limit, PG_INT64_MAX)), false,
+				  FLOAT8PASSBYVAL);
+	tier->query->limitOption = query->keyless ?
+		LIMIT_OPTION_WITH_TIES : LIMIT_OPTION_COUNT;
+
+	plan = plan_query(tier->query);
+	if (plan_sorts(plan->planTree) &&
+		!equal(tier->query->sortClause, tier->usual_sort))
+	{
+		List	   *own_sort = tier->query->sortClause;
+		PlannedStmt *other;
+
+		tier->query->sortClause = tier->usual_sort;
+		other = plan_query(tier->query);
+		if (other->planTree->total_cost < plan->planTree->total_cost)
+			return other;
+		tier->query->sortClause = own_sort;
+	}
+	return plan;
+}
+
+/* ----- Reading ----- */
+
+/*
+ * A receiver between the executor and the caller's: it makes one stream of
+ * the rows of all tiers, and fetches large values out of line.
+ */
+typedef struct RowReceiver
+{
+	DestReceiver pub;
+	DestReceiver *dest;
+	TupleTableSlot *slot;
+	MemoryContext row_context;
+} RowReceiver;
+
+static bool
+row_receive(TupleTableSlot *slot, DestReceiver *self)
+{
+	RowReceiver *receiver = (RowReceiver *) self;
+	TupleTableSlot *row = receiver->slot;
+	TupleDesc	desc = row->tts_tupleDescriptor;
+	MemoryContext old;
+
+	slot_getallattrs(slot);
+	ExecClearTuple(row);
+	MemoryContextReset(receiver->row_context);
+	old = MemoryContextSwitchTo(receiver->row_context);
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		row->tts_values[i] = slot->tts_values[i];
+		row->tts_isnull[i] = slot->tts_isnull[i];
+
+		if (!row->tts_isnull[i] && TupleDescAttr(desc, i)->attlen == -1)
+		{
+			struct varlena *value = (struct varlena *)
+			DatumGetPointer(row->tts_values[i]);
+
+			if (VARATT_IS_EXTERNAL(value))
+				row->tts_values[i] =
+					PointerGetDatum(detoast_external_attr(value));
+		}
+	}
+	ExecStoreVirtualTuple(row);
+
+	MemoryContextSwitchTo(old);
+	return receiver->dest->receiveSlot(row, receiver->dest);
+}
+
+static void
+row_startup(DestReceiver *self, int operation, TupleDesc typeinfo)
+{
+	/* query_read does that, once */
+}
+
+static void
+row_noop(DestReceiver *self)
+{
+}
+
+static uint64
+read_tier(TopnQuery *query, Tier *tier, uint64 limit, DestReceiver *dest)
+{
+	PlannedStmt *plan = plan_tier(query, tier, limit);
+	QueryDesc  *desc = CreateQueryDesc(plan, "live_topn keyset query",
+									   GetActiveSnapshot(), InvalidSnapshot,
+									   dest, NULL, NULL, 0);
+	uint64		result;
+
+	ExecutorStart(desc, 0);
+	ExecutorRun(desc, ForwardScanDirection, 0, true);
+	result = desc->estate->es_processed;
+	ExecutorFinish(desc);
+	ExecutorEnd(desc);
+	FreeQueryDesc(desc);
+	return result;
+}
+
+uint64
+query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
+		   DestReceiver *dest)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "live_topn keyset query",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	TupleDesc	desc = query_row_desc(query);
+	TupleTableSlot *after_slot = NULL;
+	RowReceiver receiver = {0};
+	uint64		result = 0;
+	ListCell   *lc;
+
+	receiver.pub.receiveSlot = row_receive;
+	receiver.pub.rStartup = row_startup;
+	receiver.pub.rShutdown = row_noop;
+	receiver.pub.rDestroy = row_noop;
+	receiver.pub.mydest = dest->mydest;
+	receiver.dest = dest;
+	receiver.slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	receiver.row_context = AllocSetContextCreate(context, "live_topn row",
+												 ALLOCSET_DEFAULT_SIZES);
+
+	if (after != NULL)
+	{
+		after_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+		ExecStoreMinimalTuple(after, after_slot, false);
+	}
+
+	dest->rStartup(dest, CMD_SELECT, desc);
+	if (limit > 0)
+	{
+		foreach(lc, make_tiers(query, after_slot))
+		{
+			result += read_tier(query, lfirst(lc), limit - result,
+								&receiver.pub);
+			if (result >= limit)
+				break;
+		}
+	}
+	dest->rShutdown(dest);
+
+	if (after_slot != NULL)
+		ExecDropSingleTupleTableSlot(after_slot);
+	ExecDropSingleTupleTableSlot(receiver.slot);
+	MemoryContextSwitchTo(old);
+	MemoryContextDelete(context);
+	return result;
+}
+
+/* ----- For people ----- */
+
+static int
+text_array(ArrayType *array, char ***result)
+{
+	Datum	   *values;
+	bool	   *nulls;
+	int			count;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT,
+					  &values, &nulls, &count);
+	*result = palloc_array(char *, count);
+	for (int i = 0; i < count; i++)
+		(*result)[i] = nulls[i] ? NULL : TextDatumGetCString(values[i]);
+	return count;
+}
+
+/*
+ * A row with values for the sort columns only.
+ */
+static TupleTableSlot *
+boundary_row(TopnQuery *query, ArrayType *array)
+{
+	TupleDesc	desc = query_row_desc(query);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	char	  **values;
+	int			count = text_array(array, &values);
+
+	if (count != query->nsort)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("wrong number of values for the boundary"),
+				 errdetail("Expected %d values but got %d.",
+						   query->nsort, count),
+				 errhint("Give the values of the columns in ORDER BY, then those of the identity that are not among these.")));
+
+	ExecStoreAllNullTuple(slot);
+	for (int i = 0; i < count; i++)
+	{
+		AttrNumber	attno = query->sort[i].attno;
+		Form_pg_attribute attr = TupleDescAttr(desc, attno - 1);
+		Oid			typinput;
+		Oid			typioparam;
+
+		getTypeInputInfo(attr->atttypid, &typinput, &typioparam);
+		slot->tts_values[attno - 1] =
+			OidInputFunctionCall(typinput, values[i], typioparam,
+								 attr->atttypmod);
+		slot->tts_isnull[attno - 1] = values[i] == NULL;
+	}
+	return slot;
+}
+
+/*
+ * live_topn.keyset_queries(query text, args text[], boundary text[])
+ *		RETURNS SETOF text
+ *
+ * The queries by which a subscription would be filled after a row with the
+ * given sort columns: what to EXPLAIN when the question is which index serves.
+ */
+Datum
+live_topn_keyset_queries(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	char	  **args = NULL;
+	int			nargs = 0;
+	TopnQuery  *query;
+	TupleTableSlot *after = NULL;
+	ListCell   *lc;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("query must not be null")));
+	if (!PG_ARGISNULL(1))
+		nargs = text_array(PG_GETARG_ARRAYTYPE_P(1), &args);
+
+	query = query_analyze(text_to_cstring(PG_GETARG_TEXT_PP(0)), nargs, args);
+	if (!PG_ARGISNULL(2))
+		after = boundary_row(query, PG_GETARG_ARRAYTYPE_P(2));
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	foreach(lc, make_tiers(query, after))
+	{
+		Tier	   *tier = lfirst(lc);
+		Datum		value;
+		bool		isnull = false;
+
+		(void) plan_tier(query, tier, query->limit);
+		value = CStringGetTextDatum(pg_get_querydef(tier->query, false));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value,
+							 &isnull);
+	}
+	return (Datum) 0;
+}

@@ -1,0 +1,144 @@
+/*
+ * live_topn.c
+ *	  Module entry: settings, shared memory, hooks.
+ *
+ * The library must be preloaded to do anything.  Where it is not, the
+ * functions say so; see setup.c.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "commit_log.h"
+#include "decoder.h"
+#include "fmgr.h"
+#include "hooks.h"
+#include "launcher.h"
+#include "miscadmin.h"
+#include "query_functions.h"
+#include "reconcile.h"
+#include "refill.h"
+#include "replication/output_plugin.h"
+#include "request.h"
+#include "storage/ipc.h"
+#include "utils/guc.h"
+
+PG_MODULE_MAGIC;
+
+extern PGDLLEXPORT void _PG_init(void);
+extern PGDLLEXPORT void _PG_output_plugin_init(OutputPluginCallbacks *cb);
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static const struct config_enum_entry fact_options[] = {
+	{"none", IGNORE_NONE, false},
+	{"redo", IGNORE_REDO, false},
+	{"undo", IGNORE_UNDO, false},
+	{"lsn", IGNORE_SNAPSHOT, false},
+	{NULL, 0, false}
+};
+
+static void
+live_topn_shmem_request(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	launcher_shmem_request();
+	request_shmem_request();
+}
+
+static void
+live_topn_shmem_startup(void)
+{
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+	launcher_shmem_startup();
+	request_shmem_startup();
+}
+
+static void
+define_settings(void)
+{
+	DefineCustomIntVariable("live_topn.request_timeout",
+							"Sets how long topn_snapshot, topn_rows and the views wait for the database worker.",
+							NULL,
+							&request_timeout_ms,
+							10000, 1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.max_refill_workers",
+							"Sets how many queries for more rows run at once in a database.",
+							"Each takes one of max_worker_processes.",
+							&refill_max_workers,
+							2, 1, 64,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.refill_timeout",
+							"Sets how long a query for more rows may run.",
+							"Zero means without limit.",
+							&refill_timeout_ms,
+							0, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.memory_limit",
+							"Sets how much of the commit log a database worker keeps in memory.",
+							"What is beyond that goes to temporary files.",
+							&commit_log_memory_kb,
+							65536, 64, MAX_KILOBYTES,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomBoolVariable("live_topn.allow_procedural_functions",
+							 "Allows functions in procedural languages in subscribed queries.",
+							 "One that never ends stops all subscriptions of its database.",
+							 &query_allow_procedural,
+							 false,
+							 PGC_SUSET, 0,
+							 NULL, NULL, NULL);
+
+	/* For tests. */
+	DefineCustomBoolVariable("live_topn.debug_refill_stops",
+							 "Makes queries for more rows stop at advisory locks.",
+							 NULL,
+							 &refill_debug_stops,
+							 false,
+							 PGC_SUSET, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.debug_refill_delay",
+							"Delays queries for more rows.",
+							NULL,
+							&refill_debug_delay,
+							0, 0, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS | GUC_NOT_IN_SAMPLE,
+							NULL, NULL, NULL);
+	DefineCustomEnumVariable("live_topn.debug_ignore_fact",
+							 "Makes reconciliation ignore one of the facts that it rests on.",
+							 NULL,
+							 &reconcile_ignore_fact,
+							 IGNORE_NONE, fact_options,
+							 PGC_SUSET, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved("live_topn");
+}
+
+void
+_PG_init(void)
+{
+	define_settings();
+	if (!process_shared_preload_libraries_in_progress)
+		return;
+
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = live_topn_shmem_request;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = live_topn_shmem_startup;
+	launcher_register();
+	hooks_install();
+}
+
+void
+_PG_output_plugin_init(OutputPluginCallbacks *cb)
+{
+	decoder_output_plugin_init(cb);
+}

@@ -1,0 +1,202 @@
+/*
+ * monitor.c
+ *	  What the views topn_subscriptions, topn_stats and topn_worker show.
+ *
+ * The views must work when nothing else does: no function here fails or waits
+ * long because a worker does not run.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "commands/dbcommands.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "launcher.h"
+#include "libpq/pqformat.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "request.h"
+#include "setup.h"
+#include "utils/builtins.h"
+#include "utils/pg_lsn.h"
+#include "utils/timestamp.h"
+#include "worker.h"
+
+PG_FUNCTION_INFO_V1(live_topn_stats);
+PG_FUNCTION_INFO_V1(live_topn_workers);
+
+#define STATS_COLUMNS	(SUBSCRIPTION_STATS_INT64S + 2)
+
+/* Position of refill_time among the int64s of SubscriptionStats. */
+#define STATS_REFILL_TIME	10
+#define STATS_LSN			14
+
+#define WORKERS_COLUMNS	13
+
+/*
+ * One row for each subscription that the worker knows; or one with a null id
+ * that says for all of them why there is no worker.
+ */
+Datum
+live_topn_stats(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Datum		values[STATS_COLUMNS];
+	bool		nulls[STATS_COLUMNS];
+	StringInfo	answer;
+	const char *why;
+	int			n;
+
+	InitMaterializedSRF(fcinfo, 0);
+	answer = request_try(REQUEST_STATS, 0, InvalidXLogRecPtr,
+						 request_timeout_ms, &why);
+	if (answer == NULL)
+	{
+		memset(nulls, true, sizeof(nulls));
+		nulls[STATS_COLUMNS - 2] = false;
+		values[STATS_COLUMNS - 2] = CStringGetTextDatum("no worker");
+		nulls[STATS_COLUMNS - 1] = false;
+		values[STATS_COLUMNS - 1] = CStringGetTextDatum(why);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+		return (Datum) 0;
+	}
+
+	n = pq_getmsgint(answer, 4);
+	while (n-- > 0)
+	{
+		const char *text;
+
+		memset(nulls, false, sizeof(nulls));
+		for (int i = 0; i < SUBSCRIPTION_STATS_INT64S; i++)
+		{
+			int64		value = pq_getmsgint64(answer);
+
+			if (i == STATS_REFILL_TIME)
+				values[i] = Float8GetDatum(value / 1000.0);
+			else if (i == STATS_LSN)
+			{
+				values[i] = LSNGetDatum((XLogRecPtr) value);
+				nulls[i] = value == 0;
+			}
+			else
+				values[i] = Int64GetDatum(value);
+		}
+		text = pq_getmsgrawstring(answer);
+		values[STATS_COLUMNS - 2] = CStringGetTextDatum(text);
+		text = pq_getmsgrawstring(answer);
+		values[STATS_COLUMNS - 1] = CStringGetTextDatum(text);
+		nulls[STATS_COLUMNS - 1] = text[0] == '\0';
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+	return (Datum) 0;
+}
+
+static const char *
+state_name(WorkerState state)
+{
+	switch (state)
+	{
+		case WORKER_NONE:
+			return "none";
+		case WORKER_WANTED:
+			return "wanted";
+		case WORKER_STARTING:
+			return "starting";
+		case WORKER_CREATING_SLOT:
+			return "creating slot";
+		case WORKER_RUNNING:
+			return "running";
+		case WORKER_FAILED:
+			return "failed";
+	}
+	return NULL;				/* silence the compiler */
+}
+
+/* Another database's messages may be in another encoding. */
+static char *
+printable(char *text)
+{
+	if (!pg_verifymbstr(text, strlen(text), true))
+	{
+		for (char *p = text; *p != '\0'; p++)
+		{
+			if (IS_HIGHBIT_SET(*p))
+				*p = '?';
+		}
+	}
+	return text;
+}
+
+static Interval *
+interval_from(TimestampTz duration)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = Max(duration, 0);
+	return interval;
+}
+
+Datum
+live_topn_workers(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	WorkerSlot *workers;
+	char	   *obstacle;
+	XLogRecPtr	flushed;
+	int			n;
+
+	InitMaterializedSRF(fcinfo, 0);
+	obstacle = setup_obstacle(NULL);
+	n = launcher_slots(&workers);
+	if (n == 0)
+		return (Datum) 0;
+	flushed = RecoveryInProgress() ? InvalidXLogRecPtr : GetFlushRecPtr(NULL);
+
+	for (int i = 0; i < n; i++)
+	{
+		WorkerSlot *worker = &workers[i];
+		Datum		values[WORKERS_COLUMNS];
+		bool		nulls[WORKERS_COLUMNS] = {0};
+		XLogRecPtr	applied = worker->pid == 0 ? InvalidXLogRecPtr :
+			pg_atomic_read_u64(&worker->applied_lsn);
+		TimestampTz applied_at = pg_atomic_read_u64(&worker->applied_at);
+		char		slot_name[NAMEDATALEN];
+		char	   *datname = get_database_name(worker->dboid);
+		char	   *error = worker->error[0] != '\0' ? worker->error : obstacle;
+		int			c = 0;
+
+		nulls[c] = datname == NULL;
+		values[c++] = datname == NULL ? (Datum) 0 :
+			DirectFunctionCall1(namein, CStringGetDatum(datname));
+		nulls[c] = worker->pid == 0;
+		values[c++] = Int32GetDatum((int32) worker->pid);
+		launcher_slot_name(worker->dboid, slot_name);
+		values[c++] = DirectFunctionCall1(namein, CStringGetDatum(slot_name));
+		values[c++] = CStringGetTextDatum(state_name(worker->state));
+		nulls[c] = error == NULL;
+		values[c++] = error == NULL ? (Datum) 0 :
+			CStringGetTextDatum(printable(error));
+
+		nulls[c] = applied == InvalidXLogRecPtr;
+		values[c++] = LSNGetDatum(applied);
+		nulls[c] = applied == InvalidXLogRecPtr;
+		values[c++] = Int64GetDatum(flushed > applied ? flushed - applied : 0);
+		nulls[c] = applied == InvalidXLogRecPtr ||
+			(flushed > applied && applied_at == 0);
+		values[c++] = IntervalPGetDatum(interval_from(flushed > applied ?
+													  GetCurrentTimestamp() - applied_at : 0));
+
+		values[c++] = Int64GetDatum(pg_atomic_read_u64(&worker->commits));
+		values[c++] = Int64GetDatum(pg_atomic_read_u64(&worker->changes));
+		values[c++] = Int64GetDatum(pg_atomic_read_u64(&worker->log_entries));
+		values[c++] = Int64GetDatum(pg_atomic_read_u64(&worker->log_bytes));
+		values[c++] =
+			Int64GetDatum(pg_atomic_read_u64(&worker->refills_active));
+		Assert(c == WORKERS_COLUMNS);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
+							 nulls);
+	}
+	return (Datum) 0;
+}

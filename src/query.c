@@ -1,0 +1,424 @@
+/*
+ * query.c
+ *	  SQL text to analysed query: relation, filter, order, identity, limit.
+ *
+ * A query goes through PostgreSQL's own stages: parse, analysis, rewriting
+ * (which brings in row security and opens views), and the preparation of
+ * expressions for execution (which inlines SQL functions and folds constants).
+ * In between it is made into the row format of query.h: the identity columns
+ * that it lacks are appended, before rewriting (identity.c).  So the same
+ * query, with a condition for the rows after a given one, can be handed to the
+ * planner by keyset.c, and row security, views and privileges are PostgreSQL's
+ * work there too.  For those who have no planner, views are flattened.
+ */
+#include "postgres.h"
+
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "executor/executor.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "optimizer/optimizer.h"
+#include "optimizer/tlist.h"
+#include "parser/analyze.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "conversion.h"
+#include "flatten.h"
+#include "identity.h"
+#include "inert.h"
+#include "query.h"
+#include "query_check.h"
+#include "query_functions.h"
+
+/*
+ * Errors with a position point into the subscribed query, not into the
+ * statement that calls us: compare _SPI_error_callback().
+ */
+static void
+query_error_callback(void *arg)
+{
+	const char *sql = arg;
+	int			position = geterrposition();
+
+	if (position > 0)
+	{
+		errposition(0);
+		internalerrposition(position);
+		internalerrquery(sql);
+	}
+	else
+		errcontext("subscribed query \"%s\"", sql);
+}
+
+/* ----- Parse and analysis ----- */
+
+static RawStmt *
+parse_statement(ParseState *pstate)
+{
+	const char *sql = pstate->p_sourcetext;
+	List	   *statements = pg_parse_query(sql);
+
+	if (statements == NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_SYNTAX_ERROR),
+				 errmsg("subscribed query is empty")));
+	if (list_length(statements) > 1)
+	{
+		int			location = lsecond_node(RawStmt, statements)->stmt_location;
+
+		while (isspace((unsigned char) sql[location]))
+			location++;
+		refuse(pstate, location,
+			   "more than one statement cannot be subscribed to",
+			   "Make one subscription for each query.");
+	}
+	return linitial_node(RawStmt, statements);
+}
+
+typedef struct Arguments
+{
+	int			count;
+	Const	  **values;
+} Arguments;
+
+static Node *
+substitute_arguments_mutator(Node *node, Arguments *arguments)
+{
+	if (node == NULL)
+		return NULL;
+	if (IsA(node, Param) && ((Param *) node)->paramkind == PARAM_EXTERN)
+	{
+		Param	   *param = (Param *) node;
+		Const	   *value;
+
+		Assert(param->paramid >= 1 && param->paramid <= arguments->count);
+		value = copyObject(arguments->values[param->paramid - 1]);
+		Assert(value->consttype == param->paramtype);
+		value->constcollid = param->paramcollid;
+		value->location = param->location;
+		return (Node *) value;
+	}
+	return expression_tree_mutator(node, substitute_arguments_mutator,
+								   arguments);
+}
+
+static void
+argument_error_callback(void *arg)
+{
+	errcontext("value of parameter $%d", *(int *) arg);
+}
+
+/*
+ * The value of an argument, of the type that analysis has found for it.
+ */
+static Const *
+argument_value(ParseState *pstate, int number, Oid type, char *literal)
+{
+	Oid			typinput;
+	Oid			typioparam;
+	int16		typlen;
+	bool		typbyval;
+	Datum		value;
+	ErrorContextCallback callback;
+
+	if (!OidIsValid(type) || type == UNKNOWNOID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INDETERMINATE_DATATYPE),
+				 errmsg("could not determine data type of parameter $%d",
+						number)));
+
+	callback.callback = argument_error_callback;
+	callback.arg = &number;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	if (literal != NULL)
+		check_time_literal(pstate, type, literal, -1);
+	getTypeInputInfo(type, &typinput, &typioparam);
+	value = OidInputFunctionCall(typinput, literal, typioparam, -1);
+
+	error_context_stack = callback.previous;
+
+	get_typlenbyval(type, &typlen, &typbyval);
+	return makeConst(type, -1, InvalidOid, typlen, value, literal == NULL,
+					 typbyval);
+}
+
+static Query *
+analyze_statement(ParseState *pstate, RawStmt *raw, int nargs, char **args)
+{
+	Oid		   *types = NULL;
+	int			ntypes = 0;
+	Arguments	arguments;
+	RawStmt    *written = copyObject(raw);	/* analysis scribbles on raw */
+	Query	   *query;
+
+	query = parse_analyze_varparams(raw, pstate->p_sourcetext,
+									&types, &ntypes, NULL);
+	check_analyzed(pstate, query);
+	check_time_literals(pstate, written, query);
+
+	if (ntypes != nargs)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("wrong number of arguments for the subscribed query"),
+				 errdetail("Expected %d arguments but got %d.",
+						   ntypes, nargs)));
+
+	arguments.count = nargs;
+	arguments.values = palloc(sizeof(Const *) * nargs);
+	for (int i = 0; i < nargs; i++)
+		arguments.values[i] = argument_value(pstate, i + 1, types[i], args[i]);
+
+	return query_tree_mutator(query, substitute_arguments_mutator, &arguments,
+							  0);
+}
+
+/*
+ * The number in LIMIT, which is taken out of the query.
+ */
+static int64
+take_limit(ParseState *pstate, Query *query)
+{
+	Node	   *node = eval_const_expressions(NULL, query->limitCount);
+	int			location = exprLocation(query->limitCount);
+	int64		limit;
+
+	if (!IsA(node, Const))
+		refuse(pstate, location,
+			   "LIMIT of a subscribed query must be a constant or an argument",
+			   NULL);
+	if (((Const *) node)->constisnull)
+		refuse(pstate, location, "a subscribed query must have a LIMIT",
+			   "Give the number of rows to be kept.");
+
+	limit = DatumGetInt64(((Const *) node)->constvalue);
+	if (limit < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE),
+				 errmsg("LIMIT must not be negative"),
+				 parser_errposition(pstate, location)));
+
+	query->limitCount = NULL;
+	return limit;
+}
+
+/* ----- Privileges ----- */
+
+static List *
+collect_rtes(Query *query)
+{
+	List	   *rtes = list_copy(query->rtable);
+	ListCell   *lc;
+
+	foreach(lc, query->rtable)
+	{
+		RangeTblEntry *rte = lfirst_node(RangeTblEntry, lc);
+
+		if (rte->rtekind == RTE_SUBQUERY)
+			rtes = list_concat(rtes, collect_rtes(rte->subquery));
+	}
+	return rtes;
+}
+
+/* ----- The result ----- */
+
+/*
+ * Node trees without locations, so that queries that differ in white space
+ * only have the same text.  Reading a location back gives -1.
+ */
+static void *
+without_locations(void *tree)
+{
+	return tree == NULL ? NULL : stringToNode(nodeToString(tree));
+}
+
+static Node *
+plan_expression(ParseState *pstate, Query *source, Node *node)
+{
+	node = fold_current_user(node);
+	check_expression(pstate, node);
+	check_functions(pstate, source, node, false);
+	node = (Node *) expression_planner((Expr *) node);
+	check_functions(pstate, source, node, true);
+	return node;
+}
+
+static void
+fill_quals(TopnQuery *result, ParseState *pstate, Query *source, List *quals)
+{
+	ListCell   *lc;
+
+	result->quals = NIL;
+	foreach(lc, quals)
+	{
+		Node	   *qual = plan_expression(pstate, source, lfirst(lc));
+
+		result->quals = list_concat(result->quals,
+									make_ands_implicit((Expr *) qual));
+	}
+	result->quals = without_locations(result->quals);
+}
+
+static void
+fill_targetlist(TopnQuery *result, ParseState *pstate, Query *source,
+				List *columns)
+{
+	ListCell   *lc;
+
+	if (result->keyless)
+		columns = list_truncate(list_copy(columns), list_length(columns) - 1);
+
+	result->targetlist = NIL;
+	foreach(lc, columns)
+	{
+		TargetEntry *column = lfirst_node(TargetEntry, lc);
+		Node	   *expr = plan_expression(pstate, source,
+										   (Node *) column->expr);
+		Oid			type = exprType(expr);
+
+		if (type == RECORDOID || type == RECORDARRAYOID)
+			refuse(pstate,
+				   exprLocation(list_nth(source->targetList,
+										 column->resno - 1)),
+				   "values of type record are not supported in a subscribed query",
+				   "Cast to a named composite type, or use the fields one by one.");
+
+		result->targetlist = lappend(result->targetlist,
+									 makeTargetEntry((Expr *) expr,
+													 column->resno,
+													 column->resname,
+													 column->resjunk));
+		if (!column->resjunk)
+			result->nvisible++;
+	}
+	result->targetlist = without_locations(result->targetlist);
+}
+
+static void
+fill_sort(TopnQuery *result, Query *source)
+{
+	int			nclauses = list_length(source->sortClause);
+
+	if (result->keyless)
+		nclauses--;
+
+	result->nsort = nclauses + (result->keyless ? result->nkeys : 0);
+	result->sort = palloc0_array(SortKey, result->nsort);
+
+	for (int i = 0; i < nclauses; i++)
+	{
+		SortGroupClause *clause = list_nth_node(SortGroupClause,
+												source->sortClause, i);
+		TargetEntry *tle = get_sortgroupclause_tle(clause, source->targetList);
+		SortKey    *key = &result->sort[i];
+
+		key->attno = tle->resno;
+		key->sortop = clause->sortop;
+		key->collation = exprCollation((Node *) tle->expr);
+		key->nulls_first = clause->nulls_first;
+	}
+	for (int i = nclauses; i < result->nsort; i++)
+		result->sort[i].attno = result->keys[i - nclauses];
+}
+
+static void
+notice_order(const TopnQuery *query)
+{
+	StringInfoData names;
+
+	if (query->keyless)
+	{
+		ereport(NOTICE,
+				(errmsg("subscribed query has no ORDER BY, ordering by the image of the whole row")));
+		return;
+	}
+
+	initStringInfo(&names);
+	for (int i = 0; i < query->nkeys; i++)
+		appendStringInfo(&names, "%s%s", i > 0 ? ", " : "",
+						 quote_identifier(query->key_names[i]));
+	ereport(NOTICE,
+			(errmsg("subscribed query has no ORDER BY, ordering by identity (%s)",
+					names.data)));
+}
+
+static TopnQuery *
+analyze(const char *sql, int nargs, char **args)
+{
+	TopnQuery  *result = palloc0_object(TopnQuery);
+	ParseState *pstate = make_parsestate(NULL);
+	RawStmt    *raw;
+	Query	   *source;
+	Query	   *rewritten;
+	RangeTblEntry *rte;
+	FlatQuery	flat;
+	Relation	rel;
+	bool		ordered;
+	int			location;
+
+	pstate->p_sourcetext = sql;
+	raw = parse_statement(pstate);
+	check_statement(pstate, raw);
+	location = table_location(raw);
+	source = analyze_statement(pstate, raw, nargs, args);
+	result->limit = take_limit(pstate, source);
+
+	/* find the table, and from it the identity */
+	rte = only_rte(source);
+	rewritten = rewrite_query(source);
+	ExecCheckRTPerms(collect_rtes(rewritten), true);
+	flat = flatten_query(pstate, rewritten, rte->relid, location);
+	check_table(pstate, flat.rte, location);
+	result->relid = flat.rte->relid;
+	rel = table_open(result->relid, NoLock);
+	ordered = source->sortClause != NIL;
+	append_identity(pstate, result, source, flat.targetlist, rel, location);
+	table_close(rel, NoLock);
+	result->source = source;
+
+	/* now that the row is complete, also with the columns of the identity */
+	rewritten = rewrite_query(source);
+	ExecCheckRTPerms(collect_rtes(rewritten), true);
+	flat = flatten_query(pstate, rewritten, rte->relid, location);
+	fill_quals(result, pstate, source, flat.quals);
+	fill_targetlist(result, pstate, source, flat.targetlist);
+	fill_sort(result, source);
+	result->inert = is_inert_query(result);
+
+	free_parsestate(pstate);
+	if (!ordered)
+		notice_order(result);
+	return result;
+}
+
+TopnQuery *
+query_analyze(const char *sql, int nargs, char **args)
+{
+	ErrorContextCallback callback;
+	bool		pushed = false;
+	TopnQuery  *result;
+
+	callback.callback = query_error_callback;
+	callback.arg = unconstify(char *, sql);
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+
+	if (!ActiveSnapshotSet())
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		pushed = true;
+	}
+
+	result = analyze(sql, nargs, args);
+
+	if (pushed)
+		PopActiveSnapshot();
+	error_context_stack = callback.previous;
+	return result;
+}

@@ -1,0 +1,27 @@
+/*
+ * query_check.h
+ *	  What a subscribed query may not contain.
+ */
+#ifndef LIVE_TOPN_QUERY_CHECK_H
+#define LIVE_TOPN_QUERY_CHECK_H
+
+#include "nodes/parsenodes.h"
+#include "parser/parse_node.h"
+
+/*
+ * All of these raise ERRCODE_FEATURE_NOT_SUPPORTED, with the reason, a cursor
+ * position in pstate->p_sourcetext where there is one, and a hint.
+ */
+extern void check_statement(ParseState *pstate, RawStmt *raw);
+extern void check_analyzed(ParseState *pstate, Query *query);
+extern void check_expression(ParseState *pstate, Node *node);
+extern void check_table(ParseState *pstate, const RangeTblEntry *rte,
+						int location);
+
+/* Where the only table of a statement accepted by check_statement stands. */
+extern int	table_location(const RawStmt *raw);
+
+extern void refuse(ParseState *pstate, int location,
+				   const char *message, const char *hint) pg_attribute_noreturn();
+
+#endif							/* LIVE_TOPN_QUERY_CHECK_H */

@@ -1,0 +1,242 @@
+/*
+ * read.c
+ *	  SQL functions that read results: topn_sync, topn_snapshot, topn_rows.
+ *
+ * They see every change committed before they were called, because the worker
+ * answers once it has applied all WAL up to a position taken at the call.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/tupdesc.h"
+#include "batch.h"
+#include "catalog.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "libpq/pqformat.h"
+#include "miscadmin.h"
+#include "query.h"
+#include "request.h"
+#include "setup.h"
+#include "subscription.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/pg_lsn.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+#include "worker.h"
+
+PG_FUNCTION_INFO_V1(live_topn_sync);
+PG_FUNCTION_INFO_V1(live_topn_snapshot);
+PG_FUNCTION_INFO_V1(live_topn_rows);
+
+/* An interval in milliseconds, months counted as 30 days. */
+static int
+interval_ms(Interval *interval)
+{
+	int64		days = (int64) interval->month * DAYS_PER_MONTH +
+		interval->day;
+	double		ms = (double) days * SECS_PER_DAY * 1000.0 +
+		interval->time / 1000.0;
+
+	if (ms < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("timeout must not be negative")));
+	return (int) Min(ms, (double) INT_MAX);
+}
+
+Datum
+live_topn_sync(PG_FUNCTION_ARGS)
+{
+	StringInfo	answer = NULL;
+	XLogRecPtr	upto;
+	int			timeout;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("timeout must not be null")));
+	timeout = interval_ms(PG_GETARG_INTERVAL_P(0));
+
+	setup_check();
+	upto = request_flush_point();
+	if (subscription_exists())
+		answer = request_call(REQUEST_SYNC, 0, upto, timeout);
+	if (answer == NULL)
+		PG_RETURN_LSN(upto);
+	PG_RETURN_LSN((XLogRecPtr) pq_getmsgint64(answer));
+}
+
+/* ---- results ---- */
+
+typedef struct WindowResult
+{
+	SubscriptionRow *subscription;
+	int64		seq;
+	XLogRecPtr	lsn;
+	TopnQuery  *query;
+	TupleDesc	desc;
+	int64		nrows;
+	StringInfo	rows;			/* at the next row */
+} WindowResult;
+
+static WindowResult *
+get_result(FunctionCallInfo fcinfo)
+{
+	WindowResult	   *result = palloc(sizeof(WindowResult));
+	StringInfo	answer;
+	char	   *name;
+	bool		own;
+	int			len;
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("name must not be null")));
+	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	result->subscription = subscription_find(name, &own);
+	if (own)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" was made in this transaction",
+						name),
+				 errhint("Commit the transaction first.")));
+
+	setup_check();
+	answer = request_call(REQUEST_SNAPSHOT, result->subscription->id,
+						  request_flush_point(), request_timeout_ms);
+	if (answer == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" was dropped", name)));
+
+	result->seq = pq_getmsgint64(answer);
+	result->lsn = (XLogRecPtr) pq_getmsgint64(answer);
+	len = pq_getmsgint(answer, 4);
+	result->query = query_from_text(pnstrdup(pq_getmsgbytes(answer, len),
+											 len));
+	result->desc = query_row_desc(result->query);
+	result->nrows = pq_getmsgint64(answer);
+	result->rows = answer;
+	return result;
+}
+
+/* The next of result->nrows rows, in CurrentMemoryContext. */
+static MinimalTuple
+next_row(WindowResult *result)
+{
+	int			len = pq_getmsgint(result->rows, 4);
+	MinimalTuple tuple = palloc(len);
+
+	pq_copymsgbytes(result->rows, (char *) tuple, len);
+	return tuple;
+}
+
+/*
+ * The result as a JSON array, printed as its owner and under the settings
+ * recorded with the subscription.
+ */
+static text *
+result_json(WindowResult *result)
+{
+	SubscriptionRow *subscription = result->subscription;
+	StringInfoData json;
+	BatchFormat *format;
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+
+	GetUserIdAndSecContext(&userid, &sec_context);
+	SetUserIdAndSecContext(subscription->owner,
+						   sec_context | SECURITY_RESTRICTED_OPERATION);
+	nestlevel = catalog_apply_settings(subscription->nsettings,
+									   subscription->settings);
+
+	format = batch_format(result->query, result->desc);
+	initStringInfo(&json);
+	appendStringInfoChar(&json, '[');
+	for (int64 i = 0; i < result->nrows; i++)
+	{
+		MinimalTuple tuple = next_row(result);
+
+		CHECK_FOR_INTERRUPTS();
+		if (i > 0)
+			appendStringInfoChar(&json, ',');
+		batch_append_row(&json, format, tuple);
+		pfree(tuple);
+	}
+	appendStringInfoChar(&json, ']');
+
+	AtEOXact_GUC(false, nestlevel);
+	SetUserIdAndSecContext(userid, sec_context);
+	return cstring_to_text_with_len(json.data, json.len);
+}
+
+Datum
+live_topn_snapshot(PG_FUNCTION_ARGS)
+{
+	WindowResult	   *result = get_result(fcinfo);
+	Datum		values[3];
+	bool		nulls[3] = {false, false, false};
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	values[0] = Int64GetDatum(result->seq);
+	values[1] = LSNGetDatum(result->lsn);
+	values[2] = PointerGetDatum(result_json(result));
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
+											 nulls));
+}
+
+/* The column definition list must match the select list. */
+static void
+check_columns(WindowResult *result, TupleDesc given)
+{
+	if (given->natts != result->query->nvisible)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("subscription \"%s\" has %d columns, but the column definition list has %d",
+						result->subscription->name, result->query->nvisible,
+						given->natts)));
+	for (int i = 0; i < given->natts; i++)
+	{
+		Form_pg_attribute is = TupleDescAttr(result->desc, i);
+		Form_pg_attribute as = TupleDescAttr(given, i);
+
+		if (is->atttypid != as->atttypid)
+			ereport(ERROR,
+					(errcode(ERRCODE_DATATYPE_MISMATCH),
+					 errmsg("column \"%s\" of the column definition list has type %s, but column \"%s\" of subscription \"%s\" has type %s",
+							NameStr(as->attname),
+							format_type_be(as->atttypid),
+							NameStr(is->attname),
+							result->subscription->name,
+							format_type_be(is->atttypid))));
+	}
+}
+
+Datum
+live_topn_rows(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	WindowResult	   *result;
+	TupleTableSlot *slot;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	result = get_result(fcinfo);
+	check_columns(result, rsinfo->setDesc);
+
+	slot = MakeSingleTupleTableSlot(result->desc, &TTSOpsMinimalTuple);
+	for (int64 i = 0; i < result->nrows; i++)
+	{
+		ExecStoreMinimalTuple(next_row(result), slot, true);
+		slot_getsomeattrs(slot, result->query->nvisible);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
+							 slot->tts_values, slot->tts_isnull);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	return (Datum) 0;
+}

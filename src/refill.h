@@ -1,0 +1,98 @@
+/*
+ * refill.h
+ *	  Refill workers: queries of the database worker, run by others.
+ *
+ * A refill worker is a dynamic background worker with a DSM segment that has
+ * two shm_mq: requests to it, answers from it.  It runs one request at a
+ * time, in a transaction of its own.
+ *
+ * Messages (pq_send format).  A request is
+ *
+ *	int32		owner
+ *	int32		number of settings, then each as a string, name=value
+ *	string		SQL text of the query
+ *	int32		number of arguments, then for each a byte, 1 for null, and,
+ *				if it is 0, a string
+ *	string		the query as text (query_to_text) that the caller knows, or ''
+ *	int64		how many rows to read; 0: only to check the query
+ *	int32		length of the boundary row, and its bytes as a MinimalTuple;
+ *				-1: read from the start
+ *
+ * and is answered by any number of
+ *
+ *	'T'			rows: for each an int32 length and the bytes of a MinimalTuple
+ *
+ * and one of
+ *
+ *	'D'			done: int32 xmin, xmax, number of xip and each; int64 WAL
+ *				position; int64 microseconds; string, the query as text
+ *	'C'			the query is not the one that the caller knows; string, the
+ *				query as text; there are no rows
+ *	'E'			error: int32 sqlerrcode, string message
+ */
+#ifndef LIVE_TOPN_REFILL_H
+#define LIVE_TOPN_REFILL_H
+
+#include "catalog.h"
+#include "query.h"
+#include "reconcile.h"
+
+extern int	refill_max_workers; /* live_topn.max_refill_workers */
+extern int	refill_timeout_ms;	/* live_topn.refill_timeout */
+extern bool refill_debug_stops; /* live_topn.debug_refill_stops */
+extern int	refill_debug_delay; /* live_topn.debug_refill_delay */
+
+typedef enum RefillStatus
+{
+	REFILL_DONE,
+	REFILL_CHANGED,				/* query_text is another */
+	REFILL_FAILED				/* error says why */
+} RefillStatus;
+
+typedef struct RefillAnswer
+{
+	MemoryContext context;		/* holds all of this */
+	uint64		ticket;
+	RefillStatus status;
+	int			nrows;
+	int			maxrows;
+	MinimalTuple *rows;
+	ReadView	view;
+	uint64		elapsed;		/* microseconds */
+	char	   *query_text;
+	int			sqlerrcode;
+	char	   *error;
+} RefillAnswer;
+
+typedef struct RefillPool RefillPool;
+
+extern RefillPool *refill_pool_create(MemoryContext parent);
+
+/*
+ * Queue a request; returns its ticket.  known and after may be NULL.
+ */
+extern uint64 refill_submit(RefillPool *pool, const SubscriptionRow *row,
+							const char *known, uint64 limit,
+							MinimalTuple after);
+
+/* Forget a request; its answer, if it comes, is dropped. */
+extern void refill_forget(RefillPool *pool, uint64 ticket);
+
+/*
+ * Start workers, hand out requests, take in what has come; never waits.
+ * Returns a complete answer, or NULL; the caller deletes its context.
+ */
+extern RefillAnswer *refill_poll(RefillPool *pool);
+
+/* Requests that are not answered yet, queued or under way. */
+extern int	refill_active(const RefillPool *pool);
+
+/*
+ * Milliseconds until refill_poll has something to do by itself (retry to
+ * start a worker, let an idle one go), -1 if nothing.
+ */
+extern long refill_next_timeout(const RefillPool *pool);
+
+extern PGDLLEXPORT void live_topn_refill_main(Datum main_arg);
+
+#endif							/* LIVE_TOPN_REFILL_H */

@@ -1,0 +1,246 @@
+/*
+ * row.c
+ *	  Rows of a window: format, order, identity.
+ *
+ * Identities are compared as images, byte for byte.  That is exact: WAL
+ * names the old row of an update whenever the image of its key has changed
+ * (heap_update compares images), and all other sources give us the image
+ * that is in the table.
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/htup_details.h"
+#include "common/hashfn.h"
+#include "fmgr.h"
+#include "port/pg_bitutils.h"
+#include "row.h"
+#include "utils/datum.h"
+#include "utils/memutils.h"
+
+/*
+ * Comparator of one column in image order, as in record_image_cmp.
+ */
+static int
+compare_image(Datum x, Datum y, SortSupport ssup)
+{
+	Form_pg_attribute att = (Form_pg_attribute) ssup->ssup_extra;
+
+	if (att->attbyval)
+		return (x > y) - (x < y);
+	if (att->attlen > 0)
+		return memcmp(DatumGetPointer(x), DatumGetPointer(y), att->attlen);
+
+	if (att->attlen == -1)
+	{
+		struct varlena *a = PG_DETOAST_DATUM_PACKED(x);
+		struct varlena *b = PG_DETOAST_DATUM_PACKED(y);
+		Size		alen = VARSIZE_ANY_EXHDR(a);
+		Size		blen = VARSIZE_ANY_EXHDR(b);
+		int			result;
+
+		result = memcmp(VARDATA_ANY(a), VARDATA_ANY(b), Min(alen, blen));
+		if (result == 0)
+			result = (alen > blen) - (alen < blen);
+		if ((Pointer) a != DatumGetPointer(x))
+			pfree(a);
+		if ((Pointer) b != DatumGetPointer(y))
+			pfree(b);
+		return result;
+	}
+
+	return strcmp(DatumGetCString(x), DatumGetCString(y));
+}
+
+RowFormat *
+row_format(const TopnQuery *query, MemoryContext rows)
+{
+	RowFormat  *format = palloc0(sizeof(RowFormat));
+
+	format->query = query;
+	format->desc = query_row_desc(query);
+	format->rows = rows;
+	format->sort = palloc0(sizeof(SortSupportData) * query->nsort);
+	for (int i = 0; i < query->nsort; i++)
+	{
+		SortKey    *key = &query->sort[i];
+		SortSupport ssup = &format->sort[i];
+
+		ssup->ssup_cxt = CurrentMemoryContext;
+		ssup->ssup_collation = key->collation;
+		ssup->ssup_nulls_first = key->nulls_first;
+		ssup->ssup_attno = key->attno;
+		if (OidIsValid(key->sortop))
+			PrepareSortSupportFromOrderingOp(key->sortop, ssup);
+		else
+		{
+			ssup->comparator = compare_image;
+			ssup->ssup_extra = TupleDescAttr(format->desc, key->attno - 1);
+		}
+	}
+	return format;
+}
+
+/* A row of the given tuple size, with everything but the tuple filled in. */
+static Row *
+row_alloc(RowFormat *format, Size tuple_len)
+{
+	Row		   *row = MemoryContextAlloc(format->rows,
+										 MAXALIGN(sizeof(Row)) + tuple_len);
+
+	memset(row, 0, sizeof(Row));
+	row->size = 1;
+	row->fresh = -1;
+	row->refs = 1;
+	return row;
+}
+
+static void
+row_set_leading(RowFormat *format, Row *row)
+{
+	row->datum1 = row_get(format, row, format->query->sort[0].attno,
+						  &row->null1);
+}
+
+Row *
+row_form(RowFormat *format, const Datum *values, const bool *nulls)
+{
+	int			natts = format->desc->natts;
+	Datum	   *copy = palloc(sizeof(Datum) * natts);
+	MinimalTuple tuple;
+	Row		   *row;
+
+	for (int i = 0; i < natts; i++)
+	{
+		copy[i] = values[i];
+		if (!nulls[i] && TupleDescAttr(format->desc, i)->attlen == -1 &&
+			VARATT_IS_EXTERNAL(DatumGetPointer(values[i])) &&
+			!VARATT_IS_EXTERNAL_EXPANDED(DatumGetPointer(values[i])))
+			copy[i] = PointerGetDatum(
+									  detoast_external_attr((struct varlena *)
+															DatumGetPointer(values[i])));
+	}
+
+	tuple = heap_form_minimal_tuple(format->desc, copy, (bool *) nulls);
+	row = row_from_tuple(format, tuple);
+	pfree(tuple);
+	pfree(copy);
+	return row;
+}
+
+Row *
+row_from_tuple(RowFormat *format, MinimalTuple tuple)
+{
+	Row		   *row = row_alloc(format, tuple->t_len);
+
+	memcpy(RowTuple(row), tuple, tuple->t_len);
+	row_set_leading(format, row);
+	return row;
+}
+
+void
+row_unref(Row *row)
+{
+	Assert(row->refs > 0);
+	if (--row->refs == 0)
+		pfree(row);
+}
+
+Datum
+row_get(const RowFormat *format, const Row *row, AttrNumber attno,
+		bool *isnull)
+{
+	MinimalTuple tuple = RowTuple(row);
+	HeapTupleData heap;
+
+	heap.t_len = tuple->t_len + MINIMAL_TUPLE_OFFSET;
+	heap.t_data = (HeapTupleHeader) ((char *) tuple - MINIMAL_TUPLE_OFFSET);
+	return heap_getattr(&heap, attno, format->desc, isnull);
+}
+
+int
+row_compare(const RowFormat *format, const Row *a, const Row *b)
+{
+	int			result;
+
+	result = row_compare_leading(format, a->datum1, a->null1, b);
+	for (int i = 1; result == 0 && i < format->query->nsort; i++)
+	{
+		SortSupport ssup = &format->sort[i];
+		bool		anull,
+					bnull;
+		Datum		adatum = row_get(format, a, ssup->ssup_attno, &anull);
+		Datum		bdatum = row_get(format, b, ssup->ssup_attno, &bnull);
+
+		result = ApplySortComparator(adatum, anull, bdatum, bnull, ssup);
+	}
+	return result;
+}
+
+bool
+row_column_equal(const RowFormat *format, const Row *a, const Row *b,
+				 AttrNumber attno)
+{
+	Form_pg_attribute att = TupleDescAttr(format->desc, attno - 1);
+	bool		anull,
+				bnull;
+	Datum		adatum = row_get(format, a, attno, &anull);
+	Datum		bdatum = row_get(format, b, attno, &bnull);
+
+	if (anull || bnull)
+		return anull && bnull;
+	return datum_image_eq(adatum, bdatum, att->attbyval, att->attlen);
+}
+
+void
+row_get_key(const RowFormat *format, const Row *row, Datum *keys, bool *nulls)
+{
+	for (int i = 0; i < format->query->nkeys; i++)
+		keys[i] = row_get(format, row, format->query->keys[i], &nulls[i]);
+}
+
+uint32
+row_hash_key(const RowFormat *format, const Datum *keys, const bool *nulls)
+{
+	uint32		hash = 0;
+
+	for (int i = 0; i < format->query->nkeys; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(format->desc,
+											  format->query->keys[i] - 1);
+
+		hash = pg_rotate_left32(hash, 1);
+		if (!nulls[i])
+			hash ^= att->attbyval ? murmurhash32((uint32) keys[i] ^
+												 (uint32) (keys[i] >> 32)) :
+				datum_image_hash(keys[i], att->attbyval, att->attlen);
+	}
+	return hash;
+}
+
+bool
+row_key_is(const RowFormat *format, const Row *row, const Datum *keys,
+		   const bool *nulls)
+{
+	for (int i = 0; i < format->query->nkeys; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(format->desc,
+											  format->query->keys[i] - 1);
+		bool		isnull;
+		Datum		datum = row_get(format, row, format->query->keys[i],
+									&isnull);
+
+		if (isnull != nulls[i])
+			return false;
+		if (!isnull &&
+			!datum_image_eq(datum, keys[i], att->attbyval, att->attlen))
+			return false;
+	}
+	return true;
+}
+
+Size
+row_bytes(const Row *row)
+{
+	return GetMemoryChunkSpace((void *) row);
+}

@@ -1,0 +1,93 @@
+/*
+ * row.h
+ *	  Rows of a window: format, order, identity.
+ */
+#ifndef LIVE_TOPN_ROW_H
+#define LIVE_TOPN_ROW_H
+
+#include "access/htup.h"
+#include "query.h"
+#include "utils/sortsupport.h"
+
+/*
+ * A row: one chunk of memory, counted references.  The links, the size and
+ * the priority belong to the window that holds the row (window.c), as does
+ * fresh.  datum1 is the leading sort column, pointing into the tuple if it is
+ * passed by reference.
+ */
+typedef struct Row
+{
+	struct Row *left;
+	struct Row *right;
+	uint32		size;			/* rows in the subtree */
+	uint32		priority;
+	int32		fresh;			/* index in Window.added, -1 if not in it */
+	int32		refs;
+	Datum		datum1;
+	bool		null1;
+	/* a MinimalTuple follows, maxaligned */
+} Row;
+
+#define RowTuple(row) \
+	((MinimalTuple) ((char *) (row) + MAXALIGN(sizeof(Row))))
+
+typedef struct RowFormat
+{
+	const TopnQuery *query;
+	TupleDesc	desc;
+	SortSupportData *sort;		/* query->nsort of them */
+	MemoryContext rows;			/* where rows live */
+} RowFormat;
+
+/*
+ * The format of a query's rows, in CurrentMemoryContext.  Looks up operators:
+ * needs a transaction.  Rows go to the context given.
+ */
+extern RowFormat *row_format(const TopnQuery *query, MemoryContext rows);
+
+/* A new row with one reference.  Out-of-line values are copied into it. */
+extern Row *row_form(RowFormat *format, const Datum *values,
+					 const bool *nulls);
+extern Row *row_from_tuple(RowFormat *format, MinimalTuple tuple);
+
+static inline Row *
+row_ref(Row *row)
+{
+	row->refs++;
+	return row;
+}
+
+extern void row_unref(Row *row);
+
+/* A column; by-reference values point into the row. */
+extern Datum row_get(const RowFormat *format, const Row *row,
+					 AttrNumber attno, bool *isnull);
+
+/* The order of the query, total unless the table is keyless. */
+extern int	row_compare(const RowFormat *format, const Row *a, const Row *b);
+
+/* Compare a value of the leading sort column with that of a row. */
+static inline int
+row_compare_leading(const RowFormat *format, Datum datum, bool isnull,
+					const Row *row)
+{
+	return ApplySortComparator(datum, isnull, row->datum1, row->null1,
+							   &format->sort[0]);
+}
+
+/* Is the column the same in both rows, byte for byte? */
+extern bool row_column_equal(const RowFormat *format, const Row *a,
+							 const Row *b, AttrNumber attno);
+
+/* The identity of a row; keys has query->nkeys entries. */
+extern void row_get_key(const RowFormat *format, const Row *row,
+						Datum *keys, bool *nulls);
+extern uint32 row_hash_key(const RowFormat *format, const Datum *keys,
+						   const bool *nulls);
+extern bool row_key_is(const RowFormat *format, const Row *row,
+					   const Datum *keys, const bool *nulls);
+
+/* Bytes of memory that a row takes. */
+extern Size row_bytes(const Row *row);
+
+#endif							/* LIVE_TOPN_ROW_H */

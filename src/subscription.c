@@ -1,0 +1,453 @@
+/*
+ * subscription.c
+ *	  SQL functions that make, drop and refresh subscriptions.
+ *
+ * A subscription is a row of live_topn.subscription.  Nobody but the owner of
+ * the extension has rights on that table; the functions write it in his name
+ * after they have checked what the caller may do.  The database worker learns
+ * of the rows from WAL.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "compat.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "launcher.h"
+#include "miscadmin.h"
+#include "port/pg_bswap.h"
+#include "query.h"
+#include "replication/message.h"
+#include "setup.h"
+#include "subscription.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "worker.h"
+
+PG_FUNCTION_INFO_V1(live_topn_subscribe);
+PG_FUNCTION_INFO_V1(live_topn_unsubscribe);
+PG_FUNCTION_INFO_V1(live_topn_resync);
+PG_FUNCTION_INFO_V1(live_topn_not_yet);
+PG_FUNCTION_INFO_V1(live_topn_subscription_changed);
+
+/* What names in a query and the text of values depend on. */
+static const char *const recorded_settings[] = {
+	"search_path",
+	"TimeZone",
+	"DateStyle",
+	"IntervalStyle",
+	"extra_float_digits",
+	"bytea_output"
+};
+
+/* ---- the table ---- */
+
+static Oid
+subscription_relid(void)
+{
+	Oid			relid = catalog_relid();
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("extension \"live_topn\" is not installed in this database")));
+	return relid;
+}
+
+static Oid
+subscription_object(Oid relid, const char *name)
+{
+	Oid			object = get_relname_relid(name, get_rel_namespace(relid));
+
+	if (!OidIsValid(object))
+		elog(ERROR, "relation \"%s.%s\" does not exist", CATALOG_SCHEMA, name);
+	return object;
+}
+
+SubscriptionRow *
+subscription_find(const char *name, bool *own)
+{
+	Oid			relid = subscription_relid();
+	Oid			index = subscription_object(relid, "subscription_name_key");
+	Relation	rel = table_open(relid, AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SubscriptionRow *row = NULL;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_subscription_name, BTEqualStrategyNumber, F_TEXTEQ,
+				CStringGetTextDatum(name));
+	scan = systable_beginscan(rel, index, true, snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		row = catalog_row(tuple, RelationGetDescr(rel));
+		if (own != NULL)
+			*own = TransactionIdIsCurrentTransactionId(
+				HeapTupleHeaderGetXmin(tuple->t_data));
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+
+	if (row == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" does not exist", name)));
+	if (!has_privs_of_role(GetUserId(), row->owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be owner of subscription \"%s\"", name)));
+	return row;
+}
+
+bool
+subscription_exists(void)
+{
+	Oid			relid = catalog_relid();
+	bool		found = false;
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (!OidIsValid(relid))
+		return false;
+	rel = table_open(relid, AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	while (!found && (tuple = systable_getnext(scan)) != NULL)
+		found = !TransactionIdIsCurrentTransactionId(
+			HeapTupleHeaderGetXmin(tuple->t_data));
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
+/*
+ * AFTER INSERT OR UPDATE, for each statement: also when a dump is restored.
+ * The worker is wanted now, so that it is up at commit, and again at commit in
+ * case it saw nothing and left.
+ */
+Datum
+live_topn_subscription_changed(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("must be called as a trigger")));
+	launcher_want_worker();
+	launcher_want_worker_at_commit();
+	return PointerGetDatum(NULL);
+}
+
+/* ---- subscribe_topn ---- */
+
+static char *
+text_argument(FunctionCallInfo fcinfo, int n, const char *name)
+{
+	if (PG_ARGISNULL(n))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("%s must not be null", name)));
+	return text_to_cstring(PG_GETARG_TEXT_PP(n));
+}
+
+static void
+check_name(const char *name)
+{
+	if (name[0] == '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_NAME),
+				 errmsg("name of a subscription must not be empty")));
+	if (strlen(name) >= NAMEDATALEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_NAME_TOO_LONG),
+				 errmsg("name of a subscription must be shorter than %d bytes",
+						NAMEDATALEN),
+				 errdetail("It is the name of a NOTIFY channel as well.")));
+}
+
+static void
+check_deliver(const char *deliver)
+{
+	if (strcmp(deliver, "stream") == 0 || strcmp(deliver, "both") == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("deliver \"%s\" is not supported yet", deliver),
+				 errhint("Use \"notify\" or \"none\".")));
+	if (strcmp(deliver, "notify") != 0 && strcmp(deliver, "none") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for deliver: \"%s\"", deliver),
+				 errhint("Valid values are \"notify\", \"stream\", \"both\" and \"none\".")));
+}
+
+static void
+check_ranks(const char *ranks)
+{
+	if (strcmp(ranks, "relative") != 0 && strcmp(ranks, "absolute") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for ranks: \"%s\"", ranks),
+				 errhint("Valid values are \"relative\" and \"absolute\".")));
+}
+
+static void
+check_not_given(bool given, const char *option)
+{
+	if (given)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s is not supported yet", option),
+				 errhint("Leave %s null.", option)));
+}
+
+/* Positions in the subscribed query, not in the calling statement. */
+static void
+query_error_callback(void *arg)
+{
+	int			position = geterrposition();
+
+	if (position > 0)
+	{
+		errposition(0);
+		internalerrposition(position);
+		internalerrquery((const char *) arg);
+	}
+}
+
+/* Raise an error if the query cannot be subscribed to by the current user. */
+static void
+check_query(char *query, ArrayType *args)
+{
+	ErrorContextCallback callback;
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+	Datum	   *values = NULL;
+	bool	   *nulls = NULL;
+	int			nargs = 0;
+	char	  **texts;
+
+	if (args != NULL)
+	{
+		if (ARR_NDIM(args) > 1)
+			ereport(ERROR,
+					(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
+					 errmsg("args must be a one-dimensional array")));
+		deconstruct_array(args, TEXTOID, -1, false, TYPALIGN_INT,
+						  &values, &nulls, &nargs);
+	}
+	texts = palloc(sizeof(char *) * nargs);
+	for (int i = 0; i < nargs; i++)
+		texts[i] = nulls[i] ? NULL : TextDatumGetCString(values[i]);
+
+	callback.callback = query_error_callback;
+	callback.arg = query;
+	callback.previous = error_context_stack;
+	error_context_stack = &callback;
+	GetUserIdAndSecContext(&userid, &sec_context);
+	SetUserIdAndSecContext(userid,
+						   sec_context | SECURITY_RESTRICTED_OPERATION);
+	nestlevel = NewGUCNestLevel();
+
+	(void) query_analyze(query, nargs, texts);
+
+	AtEOXact_GUC(false, nestlevel);
+	SetUserIdAndSecContext(userid, sec_context);
+	error_context_stack = callback.previous;
+}
+
+static Datum
+current_settings(void)
+{
+	Datum		settings[lengthof(recorded_settings)];
+
+	for (int i = 0; i < lengthof(recorded_settings); i++)
+	{
+		const char *name = recorded_settings[i];
+
+		settings[i] = CStringGetTextDatum(
+			psprintf("%s=%s", name, GetConfigOption(name, false, false)));
+	}
+	return PointerGetDatum(construct_array(settings,
+										   lengthof(recorded_settings),
+										   TEXTOID, -1, false, TYPALIGN_INT));
+}
+
+/* Run a statement on the table as its owner; returns the rows it touched. */
+static uint64
+execute_as_table_owner(Oid relid, const char *sql, int nargs, Oid *types,
+					   Datum *values, const char *nulls, int expected)
+{
+	Relation	rel = table_open(relid, AccessShareLock);
+	Oid			userid;
+	int			sec_context;
+	uint64		processed;
+
+	SPI_connect();
+	GetUserIdAndSecContext(&userid, &sec_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner,
+						   sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	if (SPI_execute_with_args(sql, nargs, types, values, nulls, false,
+							  0) != expected)
+		elog(ERROR, "SPI_execute_with_args failed: %s", sql);
+	processed = SPI_processed;
+	SetUserIdAndSecContext(userid, sec_context);
+	SPI_finish();
+	table_close(rel, AccessShareLock);
+	return processed;
+}
+
+/* False if the name is taken. */
+static bool
+insert_subscription(Oid relid, Datum *values, bool *isnull)
+{
+	static const char *const sql =
+		"INSERT INTO live_topn.subscription (id, name, owner, query, args,"
+		" deliver, ranks, cushion, throttle, lease, settings)"
+		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+		" ON CONFLICT ON CONSTRAINT subscription_name_key DO NOTHING";
+	Oid			types[Natts_subscription] = {
+		INT8OID, TEXTOID, REGROLEOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID,
+		INT4OID, INTERVALOID, INTERVALOID, TEXTARRAYOID
+	};
+	char		nulls[Natts_subscription];
+
+	for (int i = 0; i < Natts_subscription; i++)
+		nulls[i] = isnull[i] ? 'n' : ' ';
+	return execute_as_table_owner(relid, sql, Natts_subscription, types,
+								  values, nulls, SPI_OK_INSERT) == 1;
+}
+
+Datum
+live_topn_subscribe(PG_FUNCTION_ARGS)
+{
+	char	   *query = text_argument(fcinfo, 0, "query");
+	char	   *name = NULL;
+	ArrayType  *args = PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2);
+	char	   *deliver = text_argument(fcinfo, 3, "deliver");
+	char	   *ranks = text_argument(fcinfo, 4, "ranks");
+	Datum		values[Natts_subscription] = {0};
+	bool		nulls[Natts_subscription] = {0};
+	Oid			relid;
+	Oid			sequence;
+	bool		inserted;
+
+	setup_check();
+	if (!PG_ARGISNULL(1))
+	{
+		name = text_to_cstring(PG_GETARG_TEXT_PP(1));
+		check_name(name);
+	}
+	check_deliver(deliver);
+	check_ranks(ranks);
+	if (!PG_ARGISNULL(5) && PG_GETARG_INT32(5) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cushion must not be negative")));
+	check_not_given(!PG_ARGISNULL(6), "throttle");
+	check_not_given(!PG_ARGISNULL(7), "lease");
+	check_query(query, args);
+
+	relid = subscription_relid();
+	sequence = subscription_object(relid, "subscription_id_seq");
+
+#define VALUE(column)	values[Anum_subscription_##column - 1]
+#define IS_NULL(column) nulls[Anum_subscription_##column - 1]
+	VALUE(owner) = ObjectIdGetDatum(GetUserId());
+	VALUE(query) = CStringGetTextDatum(query);
+	VALUE(args) = PointerGetDatum(args);
+	IS_NULL(args) = args == NULL;
+	VALUE(deliver) = CStringGetTextDatum(deliver);
+	VALUE(ranks) = CStringGetTextDatum(ranks);
+	IS_NULL(cushion) = PG_ARGISNULL(5);
+	if (!PG_ARGISNULL(5))
+		VALUE(cushion) = PG_GETARG_DATUM(5);
+	IS_NULL(throttle) = true;
+	IS_NULL(lease) = true;
+	VALUE(settings) = current_settings();
+
+	/* A name of our own making may be taken: try the next number. */
+	do
+	{
+		int64		id = nextval_internal(sequence, false);
+		const char *try = name != NULL ? name :
+			psprintf("topn_" INT64_FORMAT, id);
+
+		CHECK_FOR_INTERRUPTS();
+		VALUE(id) = Int64GetDatum(id);
+		VALUE(name) = CStringGetTextDatum(try);
+		inserted = insert_subscription(relid, values, nulls);
+	} while (!inserted && name == NULL);
+	if (!inserted)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("subscription \"%s\" already exists", name)));
+	return VALUE(name);
+#undef VALUE
+#undef IS_NULL
+}
+
+/* ---- the others ---- */
+
+Datum
+live_topn_unsubscribe(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_argument(fcinfo, 0, "name");
+	SubscriptionRow *row = subscription_find(name, NULL);
+	Oid			types[1] = {INT8OID};
+	Datum		values[1] = {Int64GetDatum(row->id)};
+
+	if (execute_as_table_owner(subscription_relid(),
+							   "DELETE FROM live_topn.subscription"
+							   " WHERE id OPERATOR(pg_catalog.=) $1",
+							   1, types, values, NULL, SPI_OK_DELETE) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" does not exist", name)));
+	PG_RETURN_VOID();
+}
+
+Datum
+live_topn_resync(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_argument(fcinfo, 0, "name");
+	SubscriptionRow *row = subscription_find(name, NULL);
+	char		message[1 + sizeof(uint64)];
+	uint64		id = pg_hton64(row->id);
+
+	setup_check();
+	message[0] = MESSAGE_RESYNC;
+	memcpy(message + 1, &id, sizeof(id));
+	log_logical_message(MESSAGE_PREFIX, message, sizeof(message));
+	PG_RETURN_VOID();
+}
+
+/* What the interface promises for later. */
+Datum
+live_topn_not_yet(PG_FUNCTION_ARGS)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("function %s is not supported yet",
+					get_func_name(fcinfo->flinfo->fn_oid))));
+	PG_RETURN_NULL();
+}

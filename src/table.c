@@ -1,0 +1,162 @@
+/*
+ * table.c
+ *	  A table as it was at a position of the log, and changes of its rows.
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/htup_details.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "nodes/pg_list.h"
+#include "table.h"
+#include "utils/memutils.h"
+
+static void
+add_view(Table *table, Oid relid, TupleDesc desc)
+{
+	TableView  *view = &table->views[table->nviews++];
+
+	view->relid = relid;
+	if (desc == NULL)
+		view->slot = table->slot;
+	else
+	{
+		view->map = build_attrmap_by_name_if_req(table->desc, desc);
+		view->slot = view->map == NULL ? table->slot :
+			MakeSingleTupleTableSlot(CreateTupleDescCopy(desc),
+									 &TTSOpsVirtual);
+	}
+}
+
+Table *
+table_describe(Relation relation, MemoryContext parent)
+{
+	MemoryContext context;
+	MemoryContext caller;
+	Table	   *table;
+	List	   *ancestors = NIL;
+	ListCell   *lc;
+
+	if (relation->rd_rel->relispartition)
+		ancestors = get_partition_ancestors(RelationGetRelid(relation));
+
+	context = AllocSetContextCreate(parent, "live_topn table",
+									ALLOCSET_SMALL_SIZES);
+	caller = MemoryContextSwitchTo(context);
+	table = palloc0(sizeof(Table));
+	table->relid = RelationGetRelid(relation);
+	table->refs = 1;
+	table->context = context;
+	table->desc = CreateTupleDescCopyConstr(RelationGetDescr(relation));
+	table->slot = MakeSingleTupleTableSlot(table->desc, &TTSOpsHeapTuple);
+	table->replident = relation->rd_rel->relreplident;
+	table->views = palloc0(sizeof(TableView) * (1 + list_length(ancestors)));
+
+	add_view(table, table->relid, NULL);
+	foreach(lc, ancestors)
+	{
+		Relation	ancestor = RelationIdGetRelation(lfirst_oid(lc));
+
+		if (!RelationIsValid(ancestor))
+			continue;
+		add_view(table, lfirst_oid(lc), RelationGetDescr(ancestor));
+		RelationClose(ancestor);
+	}
+	MemoryContextSwitchTo(caller);
+	list_free(ancestors);
+	return table;
+}
+
+void
+table_unref(Table *table)
+{
+	Assert(table->refs > 0);
+	if (--table->refs > 0)
+		return;
+	for (int i = 0; i < table->nviews; i++)
+		if (table->views[i].map)
+			ExecDropSingleTupleTableSlot(table->views[i].slot);
+	ExecDropSingleTupleTableSlot(table->slot);
+	MemoryContextDelete(table->context);
+}
+
+TableView *
+table_view(Table *table, Oid relid)
+{
+	for (int i = 0; i < table->nviews; i++)
+		if (table->views[i].relid == relid)
+			return &table->views[i];
+	return NULL;
+}
+
+TupleTableSlot *
+table_slot(Table *table, TableView *view, HeapTuple tuple)
+{
+	ExecStoreHeapTuple(tuple, table->slot, false);
+	if (view->map == NULL)
+		return table->slot;
+	return execute_attr_map_slot(view->map, table->slot, view->slot);
+}
+
+HeapTuple
+change_fill_new(const Change *change)
+{
+	TupleDesc	desc = change->table->desc;
+	Datum	   *values;
+	bool	   *nulls;
+	bool	   *replace;
+	bool		missing = false;
+	HeapTuple	result = change->new;
+
+	if (change->new == NULL || change->old == NULL || change->old_is_key ||
+		!HeapTupleHasExternal(change->new))
+		return result;
+
+	values = palloc(sizeof(Datum) * desc->natts);
+	nulls = palloc(sizeof(bool) * desc->natts);
+	replace = palloc0(sizeof(bool) * desc->natts);
+	heap_deform_tuple(change->new, desc, values, nulls);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (value_is_missing(TupleDescAttr(desc, i), values[i], nulls[i]))
+		{
+			values[i] = heap_getattr(change->old, i + 1, desc, &nulls[i]);
+			replace[i] = missing = true;
+		}
+	}
+	if (missing)
+		result = heap_modify_tuple(change->new, desc, values, nulls, replace);
+	pfree(values);
+	pfree(nulls);
+	pfree(replace);
+	return result;
+}
+
+HeapTuple
+table_flatten_tuple(const Table *table, HeapTuple tuple)
+{
+	TupleDesc	desc = table->desc;
+	Datum	   *values;
+	bool	   *nulls;
+	bool		changed = false;
+
+	if (tuple == NULL || !HeapTupleHasExternal(tuple))
+		return tuple;
+
+	values = palloc(sizeof(Datum) * desc->natts);
+	nulls = palloc(sizeof(bool) * desc->natts);
+	heap_deform_tuple(tuple, desc, values, nulls);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		struct varlena *value = (struct varlena *) DatumGetPointer(values[i]);
+
+		if (TupleDescAttr(desc, i)->attlen == -1 && !nulls[i] &&
+			VARATT_IS_EXTERNAL_INDIRECT(value))
+		{
+			values[i] = PointerGetDatum(detoast_external_attr(value));
+			changed = true;
+		}
+	}
+	return changed ? heap_form_tuple(desc, values, nulls) : tuple;
+}

@@ -1,0 +1,23 @@
+/*
+ * tiers.h
+ *	  The queries for the rows after a given row.
+ */
+#ifndef LIVE_TOPN_TIERS_H
+#define LIVE_TOPN_TIERS_H
+
+#include "executor/tuptable.h"
+#include "query.h"
+
+typedef struct Tier
+{
+	Query	   *query;			/* not rewritten, without a limit */
+	List	   *usual_sort;		/* sortClause, as a simple index has it */
+} Tier;
+
+/*
+ * All tiers, in the order in which to read them, for the rows after the one in
+ * the slot, or for all rows if that is NULL.  They live as long as the row.
+ */
+extern List *make_tiers(TopnQuery *query, TupleTableSlot *after);
+
+#endif							/* LIVE_TOPN_TIERS_H */

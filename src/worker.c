@@ -1,0 +1,463 @@
+/*
+ * worker.c
+ *	  The database worker: decodes, applies, publishes.
+ *
+ * A turn of its loop decodes what WAL there is, lets the feeds go on with
+ * what refill workers brought, publishes the batches that came of it, and
+ * answers requests of backends.  It never waits for a query, a client or a
+ * disk; when there is nothing to do it sleeps on its latch.
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "apply.h"
+#include "catalog.h"
+#include "catalog/pg_authid.h"
+#include "decoder.h"
+#include "deliver.h"
+#include "launcher.h"
+#include "libpq/pqformat.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "request.h"
+#include "replication/slot.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "worker.h"
+
+#define RECORDS_PER_TURN	2000
+#define BATCHES_PER_TURN	1000	/* then publish */
+#define CONFIRM_MS			5000	/* how often WAL is given back */
+#define FLUSH_POLL_MS		5		/* while an asynchronous commit is not
+									 * flushed */
+#define PUBLISH_RETRY_MS	1000	/* after publishing failed */
+
+static RefillPool *pool;
+static List *requests;			/* of Request, not answered yet */
+static TimestampTz confirmed_at;
+static TimestampTz publish_after;	/* a failure: not before */
+
+/*
+ * The subscriptions, and what the read saw.  Reads with today's catalogs: only
+ * before decoding, or the relation cache would mix the times.
+ */
+static List *
+read_catalog(Oid *relid, ReadView *view)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *rows = NIL;
+
+	StartTransactionCommand();
+	*relid = catalog_relid();
+	if (OidIsValid(*relid))
+	{
+		Relation	relation = table_open(*relid, AccessShareLock);
+		TableScanDesc scan;
+		TupleTableSlot *slot = table_slot_create(relation, NULL);
+		Snapshot	snapshot;
+
+		PushActiveSnapshot(GetTransactionSnapshot());
+		snapshot = GetActiveSnapshot();
+		scan = table_beginscan(relation, snapshot, 0, NULL);
+		while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+		{
+			HeapTuple	tuple = ExecFetchSlotHeapTuple(slot, false, NULL);
+			MemoryContext caller = MemoryContextSwitchTo(context);
+
+			rows = lappend(rows, catalog_row(tuple,
+											 RelationGetDescr(relation)));
+			MemoryContextSwitchTo(caller);
+		}
+		table_endscan(scan);
+		ExecDropSingleTupleTableSlot(slot);
+
+		memset(view, 0, sizeof(ReadView));
+		view->snapshot.snapshot_type = SNAPSHOT_MVCC;
+		view->snapshot.xmin = snapshot->xmin;
+		view->snapshot.xmax = snapshot->xmax;
+		view->snapshot.xcnt = snapshot->xcnt;
+		view->snapshot.xip =
+			MemoryContextAlloc(context, sizeof(TransactionId) *
+							   Max(snapshot->xcnt, 1));
+		memcpy(view->snapshot.xip, snapshot->xip,
+			   sizeof(TransactionId) * snapshot->xcnt);
+		view->lsn = GetXLogInsertRecPtr();
+		PopActiveSnapshot();
+		table_close(relation, AccessShareLock);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(context);
+	InvalidateSystemCaches();
+	return rows;
+}
+
+/* End, and leave no slot behind, unless somebody wants us meanwhile. */
+static bool
+retire(const char *slot_name, bool open)
+{
+	if (!launcher_retire())
+		return false;
+	if (open)
+		decoder_drop_slot(slot_name);
+	else if (decoder_slot_exists(slot_name))
+		ReplicationSlotDrop(slot_name, true);
+	ereport(DEBUG1,
+			(errmsg_internal("live_topn worker ends: no subscriptions")));
+	return true;
+}
+
+/*
+ * Open the slot and the feeds; false if there are no subscriptions.
+ */
+static bool
+start(MemoryContext context, const char *slot_name)
+{
+	List	   *rows;
+	Oid			relid;
+	ReadView	view;
+	ListCell   *lc;
+
+	while (read_catalog(&relid, &view) == NIL)
+		if (retire(slot_name, false))
+			return false;
+
+	launcher_set_state(WORKER_CREATING_SLOT);
+	decoder_open(slot_name, &apply_ops);
+	rows = read_catalog(&relid, &view);
+	pool = refill_pool_create(context);
+	apply_startup(context, pool);
+	deliver_startup(context);
+	apply_set_catalog(relid, &view);
+	foreach(lc, rows)
+		feed_create(lfirst(lc), true);
+	launcher_set_state(WORKER_RUNNING);
+	return true;
+}
+
+/* ---- requests ---- */
+
+static void
+answer_snapshot(Request *request)
+{
+	Feed	   *feed = feed_find(request->id);
+	StringInfoData answer;
+	uint32		n;
+
+	if (feed == NULL)
+	{
+		request_answer_error(request, ERRCODE_UNDEFINED_OBJECT,
+							 "subscription does not exist", NULL);
+		return;
+	}
+	if (feed->error)
+	{
+		char	   *message = psprintf("subscription \"%s\" is in error: %s",
+									   feed->row->name, feed->error);
+
+		request_answer_error(request, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							 message,
+							 "It goes on by itself when the cause is gone.");
+		pfree(message);
+		return;
+	}
+
+	initStringInfo(&answer);
+	pq_sendint64(&answer, feed->seq);
+	pq_sendint64(&answer, apply_position()->lsn);
+	pq_sendint32(&answer, strlen(feed->query_text));
+	pq_sendbytes(&answer, feed->query_text, strlen(feed->query_text));
+	n = Min(window_size(feed->window), feed->query->limit);
+	pq_sendint64(&answer, n);
+	for (uint32 i = 0; i < n; i++)
+	{
+		MinimalTuple tuple = RowTuple(window_nth(feed->window, i));
+
+		pq_sendint32(&answer, tuple->t_len);
+		pq_sendbytes(&answer, (char *) tuple, tuple->t_len);
+	}
+	request_answer(request, &answer);
+	pfree(answer.data);
+}
+
+static void
+append_stats(StringInfo answer, const Feed *feed)
+{
+	const Window *window = feed->window;
+	int64		stats[SUBSCRIPTION_STATS_INT64S] = {
+		feed->id,
+		window ? window_size(window) : 0,
+		window ? Min(window_size(window), feed->query->limit) : 0,
+		feed->cushion,
+		window ? window->bytes : 0,
+		feed->changes,
+		feed->batches,
+		feed->deltas,
+		feed->refills,
+		feed->refilled_rows,
+		feed->refill_time,
+		feed->coalesced,
+		feed->resets,
+		feed->seq,
+		feed->last_lsn,
+	};
+
+	for (int i = 0; i < SUBSCRIPTION_STATS_INT64S; i++)
+		pq_sendint64(answer, stats[i]);
+	pq_sendstring(answer, feed_state(feed));
+	pq_sendstring(answer, feed->error ? feed->error : "");
+}
+
+static void
+answer_stats(Request *request)
+{
+	HASH_SEQ_STATUS status;
+	StringInfoData answer;
+	Feed	   *feed;
+
+	initStringInfo(&answer);
+	pq_sendint32(&answer, feed_count());
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+		append_stats(&answer, feed);
+	request_answer(request, &answer);
+	pfree(answer.data);
+}
+
+static void
+answer_sync(Request *request)
+{
+	StringInfoData answer;
+
+	initStringInfo(&answer);
+	pq_sendint64(&answer, apply_position()->lsn);
+	request_answer(request, &answer);
+	pfree(answer.data);
+}
+
+/* Is all that the request waits for applied and published? */
+static bool
+can_answer(const Request *request)
+{
+	Feed	   *feed;
+
+	if (request->kind == REQUEST_STATS)
+		return true;
+	if (apply_position()->lsn < request->upto || deliver_pending() > 0)
+		return false;
+	if (request->kind == REQUEST_SYNC)
+		return feed_all_current();
+	feed = feed_find(request->id);
+	return feed == NULL || feed_is_current(feed);
+}
+
+static void
+answer_requests(void)
+{
+	Request    *request;
+	ListCell   *lc;
+
+	request_progress();
+	while ((request = request_next()) != NULL)
+		requests = lappend(requests, request);
+
+	foreach(lc, requests)
+	{
+		request = lfirst(lc);
+		if (request_abandoned(request))
+			request_drop(request);
+		else if (!can_answer(request))
+			continue;
+		else if (request->kind == REQUEST_SYNC)
+			answer_sync(request);
+		else if (request->kind == REQUEST_SNAPSHOT)
+			answer_snapshot(request);
+		else
+			answer_stats(request);
+		requests = foreach_delete_current(requests, lc);
+	}
+}
+
+/* ---- the loop ---- */
+
+/* Decode for a turn; whether there is more WAL. */
+static bool
+decode(void)
+{
+	bool		more = true;
+
+	for (int i = 0; more && i < RECORDS_PER_TURN &&
+		 deliver_pending() < BATCHES_PER_TURN; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		more = decoder_step();
+	}
+	apply_position()->lsn = decoder_position();
+	return more;
+}
+
+/* Take in what refill workers brought, and hand out what is asked of them. */
+static void
+poll_refills(void)
+{
+	RefillAnswer *answer;
+
+	while ((answer = refill_poll(pool)) != NULL)
+		feed_answer(answer);
+}
+
+static void
+publish(void)
+{
+	TimestampTz now;
+
+	if (deliver_pending() == 0)
+		return;
+	now = GetCurrentTimestamp();
+	if (now < publish_after)
+		return;
+	if (!deliver_publish())
+		publish_after = TimestampTzPlusMilliseconds(now, PUBLISH_RETRY_MS);
+}
+
+/* What others see of us. */
+static void
+report(void)
+{
+	pg_atomic_write_u64(&MyWorkerSlot->applied_lsn, apply_position()->lsn);
+	pg_atomic_write_u64(&MyWorkerSlot->applied_at,
+						apply_position()->commit.time);
+	pg_atomic_write_u64(&MyWorkerSlot->commits, apply_position()->commit.no);
+	pg_atomic_write_u64(&MyWorkerSlot->changes, apply_changes());
+	pg_atomic_write_u64(&MyWorkerSlot->log_entries,
+						commit_log_entries(apply_log()));
+	pg_atomic_write_u64(&MyWorkerSlot->log_bytes,
+						commit_log_bytes(apply_log()));
+	pg_atomic_write_u64(&MyWorkerSlot->refills_active, refill_active(pool));
+}
+
+static void
+confirm(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (TimestampDifferenceExceeds(confirmed_at, now, CONFIRM_MS))
+	{
+		decoder_confirm(apply_restart_lsn());
+		confirmed_at = now;
+	}
+}
+
+static long
+shorter(long a, long b)
+{
+	if (a < 0 || b < 0)
+		return Max(a, b);
+	return Min(a, b);
+}
+
+/*
+ * Sleep until somebody sets our latch, unless WAL was flushed since flushed
+ * was read.
+ */
+static void
+wait(XLogRecPtr flushed)
+{
+	static XLogRecPtr committed;	/* WAL written when we were last woken */
+	long		timeout = CONFIRM_MS;
+	int			events;
+
+	launcher_set_waiting(true);
+	if (GetFlushRecPtr(NULL) == flushed)
+	{
+		timeout = shorter(timeout, refill_next_timeout(pool));
+		timeout = shorter(timeout, feed_next_timeout());
+		if (committed > flushed)
+			timeout = FLUSH_POLL_MS;
+		if (deliver_pending() > 0)
+			timeout = shorter(timeout, PUBLISH_RETRY_MS);
+		events = WaitLatch(MyLatch,
+						   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						   timeout, PG_WAIT_EXTENSION);
+		if (events & WL_LATCH_SET)
+		{
+			ResetLatch(MyLatch);
+			committed = GetXLogInsertRecPtr();
+		}
+	}
+	launcher_set_waiting(false);
+}
+
+static void
+run(const char *slot_name)
+{
+	for (;;)
+	{
+		XLogRecPtr	flushed = GetFlushRecPtr(NULL);
+		bool		more;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		AcceptInvalidationMessages();
+
+		more = decode();
+		publish();
+		poll_refills();
+		more |= feed_advance_all();
+		publish();
+		poll_refills();
+		answer_requests();
+		apply_trim_log();
+		report();
+		confirm();
+
+		if (more)
+			continue;
+		if ((feed_count() == 0 || apply_catalog_is_gone()) &&
+			retire(slot_name, true))
+			break;
+		wait(flushed);
+	}
+}
+
+void
+live_topn_worker_main(Datum main_arg)
+{
+	MemoryContext context;
+	char		slot_name[NAMEDATALEN];
+
+	pqsignal(SIGTERM, die);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	BackgroundWorkerUnblockSignals();
+
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(main_arg),
+											  InvalidOid, 0);
+	launcher_attach();
+	launcher_slot_name(MyDatabaseId, slot_name);
+	SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
+	SetConfigOption("search_path", "", PGC_USERSET, PGC_S_OVERRIDE);
+
+	context = AllocSetContextCreate(TopMemoryContext, "live_topn worker",
+									ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(context);
+	pgstat_report_activity(STATE_RUNNING, NULL);
+	if (start(context, slot_name))
+		run(slot_name);
+	proc_exit(0);
+}

@@ -1,0 +1,90 @@
+
+=head1 NAME
+
+LiveTopn::Query - a query to subscribe to, and how to check it
+
+=cut
+
+package LiveTopn::Query;
+
+use strict;
+use warnings;
+
+use LiveTopn::Json qw(json_object json_string);
+
+# Arguments: table; alias; select; where and order, perhaps empty; limit; args,
+# a list of [value, type]; key, the names of the key columns in index order or
+# undef for the whole row; key_json, SQL for the key of a row.
+sub new
+{
+	my ($class, %args) = @_;
+	return bless {%args}, $class;
+}
+
+sub limit   { return $_[0]{limit}; }
+sub keyless { return !$_[0]{key}; }
+
+# What to subscribe to.
+sub text
+{
+	my ($self) = @_;
+	return $self->_text($self->{table}, '', '');
+}
+
+# Values of $1 ... $n, undef if there are none.
+sub args
+{
+	my ($self) = @_;
+	return unless @{ $self->{args} };
+	return [ map { $_->[0] } @{ $self->{args} } ];
+}
+
+# The same query with the identity appended to its order, over the table or a
+# copy of it.  Returns rows as one column of JSON, read by entry().
+sub truth
+{
+	my ($self, $table) = @_;
+	my $alias = $self->{alias};
+	my @tie =
+	  $self->{key} ? map { "$alias.$_" } @{ $self->{key} } : "$alias USING *<";
+	my $text = $self->_text($table // $self->{table},
+		", $self->{key_json} AS __key", join(', ', @tie));
+
+	$text =~ s/\$(\d+)/$self->_constant($1)/eg;
+	return "SELECT row_to_json(q)::text FROM ($text) q";
+}
+
+# A row of truth() as { key, row }.
+sub entry
+{
+	my ($json) = @_;
+
+	$json =~ s/,"__key":("(?:[^"\\]|\\.)*")\}\z/}/
+	  or die "no key in $json";
+	return { key => json_string($1), row => $json };
+}
+
+sub _text
+{
+	my ($self, $table, $more, $tie) = @_;
+	my $order = join ', ', grep { length } $self->{order}, $tie;
+
+	return
+	    "SELECT $self->{select}$more FROM $table"
+	  . ($self->{alias} ne $table ? " AS $self->{alias}" : '')
+	  . (defined $self->{where} ? " WHERE $self->{where}" : '')
+	  . (length $order ? " ORDER BY $order" : '')
+	  . " LIMIT $self->{limit}";
+}
+
+sub _constant
+{
+	my ($self, $number) = @_;
+	my $value = $self->{args}[ $number - 1 ][0];
+
+	$value =~ s/'/''/g;
+	$value =~ s/\\/\\\\/g;
+	return "E'$value'";
+}
+
+1;

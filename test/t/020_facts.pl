@@ -1,0 +1,245 @@
+# The three facts that make a snapshot read exact at a log position.
+#
+# Each scenario puts one commit where a fact matters: decoded before it is
+# visible, between the request of a refill and its query, between the query and
+# the merge; and a TRUNCATE while a refill waits for its lock.  Each must give
+# the right result at every commit, with a key and with REPLICA IDENTITY FULL,
+# and must give a wrong one when the worker is told to ignore the fact: else the
+# scenario would prove nothing.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::Bin/../lib";
+
+use Test::More;
+
+use LiveTopn::Lsn qw(lsn_cmp);
+use LiveTopn::RefillStops;
+use LiveTopn::Server qw(poll_until);
+
+my $server = LiveTopn::Server->start('facts',
+	conf => 'live_topn.debug_refill_stops = on');
+my $writer = $server->connect;
+my $stops = LiveTopn::RefillStops->new($server);
+
+# commits of this session wait for no standby
+$writer->do('SET synchronous_commit = local');
+
+my $session;
+my @history;    # { lsn, ids }: results after each commit
+
+# [name, facts it depends on, may commits share a batch under FULL, scenario]
+my @scenarios = (
+	[
+		'a refill does not see a commit that was decoded before',
+		['redo', 'lsn'], 0, \&decoded_before_visible
+	],
+	[
+		'the first load does not see a commit that was decoded before',
+		['redo', 'lsn'], 0, \&decoded_before_first_load
+	],
+	[
+		'commits between the request and the snapshot',
+		['undo'], 0, \&between_request_and_snapshot
+	],
+	[
+		'commits between the query and the merge',
+		['redo'], 0, \&between_query_and_merge
+	],
+	[
+		'TRUNCATE while the refill waits for its lock',
+		['undo'], 1, \&truncate_before_lock
+	]);
+
+for my $identity ('DEFAULT', 'FULL')
+{
+	for my $scenario (@scenarios)
+	{
+		my ($name, $facts, $truncates, $code) = @$scenario;
+		my $may_coalesce = $identity eq 'DEFAULT' || $truncates;
+
+		is(problem($identity, 'none', $may_coalesce, $code),
+			undef, "$name (replica identity $identity)");
+		isnt(problem($identity, $_, $may_coalesce, $code),
+			undef, "  ... goes wrong without fact $_")
+		  for @$facts;
+	}
+}
+
+done_testing();
+
+# ---- scenarios: result 20, 19, 18 of 20 rows, no cushion unless they say so --
+
+sub decoded_before_visible
+{
+	subscribe(0);
+	my $hanging =
+	  $server->hanging_commit('INSERT INTO items VALUES (100, 175)');
+	$session->sync;    # decoded: fourth, and so not needed yet
+	commit('DELETE FROM items WHERE id = 20', '19 18 100');
+	$session->sync;
+	$server->let_go($hanging);
+	return;
+}
+
+sub decoded_before_first_load
+{
+	my $hanging =
+	  $server->hanging_commit('INSERT INTO items VALUES (100, 175)');
+	subscribe(2);
+	@history = ({ lsn => here(), ids => '20 19 18' });
+	commit('DELETE FROM items WHERE id = 20', '19 18 100');
+	commit('DELETE FROM items WHERE id = 19', '18 100 17');
+	$session->sync;
+	$server->let_go($hanging);
+	return;
+}
+
+sub between_request_and_snapshot
+{
+	subscribe(0);
+	$stops->hold(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit('DELETE FROM items WHERE id = 20', '19 18 17');
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit('INSERT INTO items VALUES (50, 175)', '19 18 50');
+	commit('UPDATE items SET score = 185 WHERE id = 17', '19 17 18');
+	commit('DELETE FROM items WHERE id = 18', '19 17 50');
+	$stops->release(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	$session->sync;
+	return;
+}
+
+sub between_query_and_merge
+{
+	subscribe(2);    # 20 19 18 | 17 16
+	$stops->hold(LiveTopn::RefillStops::BEFORE_ANSWER);
+	commit('DELETE FROM items WHERE id = 20', '19 18 17');
+	commit('DELETE FROM items WHERE id = 19', '18 17 16');
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_ANSWER);
+	# after the last row held, and not seen by the query
+	commit('INSERT INTO items VALUES (50, 155)', '18 17 16');
+	commit('UPDATE items SET score = 153 WHERE id = 3', '18 17 16');
+	$stops->release(LiveTopn::RefillStops::BEFORE_ANSWER);
+	$session->sync;
+	commit('DELETE FROM items WHERE id = 18', '17 16 50');
+	commit('DELETE FROM items WHERE id = 17', '16 50 3');
+	commit('DELETE FROM items WHERE id = 16', '50 3 15');
+	$session->sync;
+	return;
+}
+
+sub truncate_before_lock
+{
+	subscribe(0);
+	$stops->hold(LiveTopn::RefillStops::BEFORE_LOCK);
+	commit('DELETE FROM items WHERE id = 20', '19 18 17');
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_LOCK);
+	$writer->begin_work;
+	$writer->do('TRUNCATE items');
+	$writer->do('INSERT INTO items VALUES (1, 5), (2, 6)');
+	$stops->release(LiveTopn::RefillStops::BEFORE_LOCK);
+	poll_until(
+		sub {
+			$writer->selectrow_array("SELECT count(*) > 0 FROM pg_locks
+				WHERE relation = 'items'::regclass AND NOT granted");
+		},
+		'the refill to wait for the lock');
+	$writer->commit;
+	push @history, { lsn => here(), ids => '2 1' };
+	$session->sync;
+	return;
+}
+
+# ---- steps ----
+
+sub subscribe
+{
+	my ($cushion) = @_;
+
+	$session->subscribe('s',
+		'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 3',
+		cushion => $cushion);
+	@history = ({ lsn => here(), ids => '20 19 18' });
+	return;
+}
+
+sub commit
+{
+	my ($sql, $ids) = @_;
+
+	$writer->do($sql);
+	push @history, { lsn => here(), ids => $ids };
+	return;
+}
+
+sub here
+{
+	return scalar $writer->selectrow_array(
+		'SELECT pg_current_wal_insert_lsn()');
+}
+
+# ---- judgement ----
+
+# Play a scenario on a fresh table; returns what was wrong, or undef.
+sub problem
+{
+	my ($identity, $ignored_fact, $may_coalesce, $scenario) = @_;
+
+	$server->set('live_topn.debug_ignore_fact' => $ignored_fact);
+	$writer->do('CREATE TABLE items (id int PRIMARY KEY, score int)');
+	$writer->do("ALTER TABLE items REPLICA IDENTITY $identity");
+	$writer->do('INSERT INTO items SELECT g, g * 10
+		FROM generate_series(1, 20) g');
+	$session = $server->session;
+	$session->dbh->do('SET synchronous_commit = local');
+
+	my $problem = eval { $scenario->(); wrong_result($may_coalesce) };
+	$problem //= $@ || undef;
+
+	$stops->release_all;
+	$server->set(synchronous_standby_names => undef);
+	eval { $session->unsubscribe('s') };
+	$session->dbh->disconnect;
+	$writer->do('DROP TABLE items');
+	return $problem;
+}
+
+# Compare each batch with the result after its commit.
+sub wrong_result
+{
+	my ($may_coalesce) = @_;
+	my $client = $session->client('s');
+	my $at = 0;
+	my $state = ids($client->start_entries);
+	my @batches = $client->batches;
+
+	return "the snapshot is $state, not $history[0]{ids}"
+	  if $state ne $history[0]{ids};
+	for my $batch (@batches, undef)
+	{
+		# commits before this batch must not have changed the result
+		while ($at < $#history
+			&& (!$batch || lsn_cmp($history[ $at + 1 ]{lsn}, $batch->{lsn}) < 0))
+		{
+			my $commit = $history[ ++$at ];
+
+			next if $commit->{ids} eq $state;
+			return "no batch for the commit with $commit->{ids} after $state"
+			  unless $batch
+			  && $may_coalesce
+			  && defined $batch->{from}
+			  && lsn_cmp($batch->{from}, $commit->{lsn}) <= 0;
+		}
+		last unless $batch;
+		return 'a batch without a commit' if $at == $#history;
+		$state = ids(@{ $batch->{after} });
+		my $commit = $history[ ++$at ];
+		return "$state was published where the result is $commit->{ids}"
+		  if $state ne $commit->{ids};
+	}
+	return;
+}
+
+sub ids { return join ' ', map { $_->{key} =~ /(\d+)/ } @_; }

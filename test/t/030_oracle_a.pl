@@ -1,0 +1,330 @@
+# Oracle A: one writer, and after every commit the query itself.
+#
+# Each round makes a random table and random subscriptions to it, and runs
+# random transactions.  After each of them, every client's list, topn_rows and
+# topn_snapshot must equal what the query returns, and every batch must be as
+# short as it can be.
+#
+# ORACLE_SEED picks the first round (printed; each round is one more),
+# ORACLE_COMMITS the number of transactions, ORACLE_SECONDS the time at most.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::Bin/../lib";
+
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+use LiveTopn::Generator;
+use LiveTopn::Json qw(json_object);
+use LiveTopn::Query;
+use LiveTopn::Random;
+use LiveTopn::Script
+  qw(pair_up shortest_script absolute_script);
+use LiveTopn::Server;
+use LiveTopn::Session;
+
+my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
+my $commits_left = $ENV{ORACLE_COMMITS} // 10_000;
+my $deadline = time() + ($ENV{ORACLE_SECONDS} // 90);
+
+use constant COMMITS_PER_ROUND => 60;
+
+my $server = LiveTopn::Server->start('oracle_a');
+my $writer = $server->connect;
+my $session = $server->session;
+my %total = (commits => 0, batches => 0, deltas => 0, aborts => 0);
+
+$writer->do(LiveTopn::Generator->prepare_database);
+$session->dbh->do('SET client_min_messages = warning');
+
+note "first round: ORACLE_SEED=$seed";
+for (my $round = $seed; $commits_left > 0 && time() < $deadline; $round++)
+{
+	my @events = plan_round($round);
+	my $failure = play(@events);
+
+	next unless defined $failure;
+	fail("round $round");
+	diag "to repeat: ORACLE_SEED=$round ORACLE_COMMITS=1\n$failure";
+	diag save_history($round, shrink(@events));
+	last;
+}
+
+pass("$total{commits} commits ($total{aborts} aborted), $total{batches}"
+	  . " batches, $total{deltas} deltas from seed $seed");
+cmp_ok($total{batches}, '>', 0, 'some commits changed some result');
+done_testing();
+
+# The events of a round.  They depend on nothing but the seed.
+sub plan_round
+{
+	my ($round) = @_;
+	my $random = LiveTopn::Random->new($round);
+	my $generator = LiveTopn::Generator->new(random => $random);
+	my @events = map { { setup => $_ } } $generator->create_table;
+	my (@names, $last);
+
+	my $subscribe = sub {
+		push @names, 's' . ++$last;
+		push @events, plan_subscription($generator, $random, $names[-1]);
+	};
+	$subscribe->() for 1 .. $random->between(1, 4);
+	for (1 .. COMMITS_PER_ROUND)
+	{
+		push @events, { transaction => $generator->transaction };
+
+		# come and go while the history goes on
+		if ($random->chance(4))
+		{
+			$subscribe->();
+		}
+		elsif ($random->chance(3) && @names > 1)
+		{
+			@names = $random->shuffle(@names);
+			push @events, { unsubscribe => shift @names };
+		}
+	}
+	return @events;
+}
+
+sub plan_subscription
+{
+	my ($generator, $random, $name) = @_;
+	my $query = $generator->query;
+	my %options = (
+		ranks => $random->pick(qw(relative relative absolute)),
+		cushion => $random->pick(0, 1, 2, undef));
+
+	$options{args} = $query->args if $query->args;
+	return { subscribe => $name, query => $query, options => \%options };
+}
+
+# Returns undef, or what went wrong.
+sub play
+{
+	my (@events) = @_;
+	my %followed;
+
+	my $played = eval {
+		for my $event (@events)
+		{
+			if    ($event->{setup})       { $writer->do($event->{setup}); }
+			elsif ($event->{transaction}) { transact($event, \%followed); }
+			elsif ($event->{subscribe})   { subscribe($event, \%followed); }
+			elsif (delete $followed{ $event->{unsubscribe} })
+			{
+				$session->unsubscribe($event->{unsubscribe});
+			}
+		}
+		1;
+	};
+	my $error = $@;
+
+	eval { $session->unsubscribe($_) } for sort keys %followed;
+	eval { $writer->do('DROP TABLE feed') };
+	return $played ? undef : $error;
+}
+
+# Leave out events, then steps of transactions, as long as it still goes wrong;
+# for a minute or so.
+sub shrink
+{
+	my (@events) = @_;
+	my $end = time() + 60;
+	my $goes_wrong = sub { return time() < $end && defined play(@events); };
+
+	for (my $chunk = 16; $chunk >= 1; $chunk >>= 1)
+	{
+		for (my $i = @events - $chunk; $i > 0; $i -= $chunk)
+		{
+			my @part = splice @events, $i, $chunk;
+
+			splice @events, $i, 0, @part
+			  if grep({ $_->{setup} } @part) || !$goes_wrong->();
+		}
+	}
+	for my $transaction (grep { $_ } map { $_->{transaction} } @events)
+	{
+		my $steps = $transaction->{steps};
+
+		for (my $i = $#$steps; $i >= 0 && @$steps > 1; $i--)
+		{
+			my ($step) = splice @$steps, $i, 1;
+
+			splice @$steps, $i, 0, $step unless $goes_wrong->();
+		}
+	}
+	return @events;
+}
+
+# Keep a history that failed; returns a text with it.
+sub save_history
+{
+	my ($round, @events) = @_;
+	my $file = "$PostgreSQL::Test::Utils::log_path/oracle_a_$round.sql";
+	my $sql = join '', map { as_sql($_) } @events;
+
+	open my $handle, '>', $file or die "could not write $file: $!";
+	print $handle $sql;
+	close $handle;
+	return "what is needed for it is in $file:\n" . substr $sql, 0, 8000;
+}
+
+sub as_sql
+{
+	my ($event) = @_;
+	my $options = $event->{options};
+
+	return "$event->{setup};\n" if $event->{setup};
+	return "SELECT unsubscribe_topn('$event->{unsubscribe}');\n"
+	  if $event->{unsubscribe};
+	return LiveTopn::Generator::as_sql($event->{transaction})
+	  if $event->{transaction};
+	return
+	    'SELECT subscribe_topn('
+	  . $writer->quote($event->{query}->text)
+	  . ", '$event->{subscribe}'"
+	  . join('', map { ", $_ => " . $writer->quote($options->{$_}) }
+		  sort keys %$options)
+	  . ");\n";
+}
+
+sub transact
+{
+	my ($event, $followed) = @_;
+	my $transaction = $event->{transaction};
+	my @changed = eval { LiveTopn::Generator::run($writer, $transaction) };
+	my $aborted = $@ || !$transaction->{commit};
+
+	$total{ $aborted ? 'aborts' : 'commits' }++;
+	$commits_left--;
+	check($_, $followed->{$_}, $transaction, \@changed, $aborted)
+	  for sort keys %$followed;
+	return;
+}
+
+sub subscribe
+{
+	my ($event, $followed) = @_;
+	my ($name, $query) = @$event{qw(subscribe query)};
+
+	$session->subscribe(
+		$name, $query->text,
+		%{ $event->{options} },
+		limit => $query->limit,
+		keyless => $query->keyless,
+		truth => $query->truth);
+	$followed->{$name} = $query;
+	check($name, $query);
+	return;
+}
+
+# After a transaction: is the result right, and did it come by the right batch?
+sub check
+{
+	my ($name, $query, $transaction, $changed, $aborted) = @_;
+	my $client = $session->client($name);
+
+	$session->sync;
+	my @truth = map { LiveTopn::Query::entry($_) } $session->truth($name);
+	my (undef, undef, $snapshot) = $session->snapshot($name);
+	compare($name, 'client', \@truth, [ $client->entries ]);
+	compare($name, 'topn_snapshot', \@truth,
+		[ LiveTopn::Session::snapshot_entries($snapshot) ]);
+	my @rows = $session->topn_rows($name);
+	my $difference = LiveTopn::Session::describe_difference('query',
+		[ map { $_->{row} } @truth ], 'topn_rows', \@rows);
+	die "subscription $name: $difference" if $difference;
+
+	my @batches = $client->take_batches;
+	die "subscription $name: " . @batches . " batches for one transaction\n"
+	  if @batches > 1;
+	for my $batch (@batches)
+	{
+		die "subscription $name: a batch for an aborted transaction\n"
+		  if $aborted || !$transaction;
+		die "subscription $name: a batch for several commits\n"
+		  if defined $batch->{from};
+		$total{batches}++;
+		$total{deltas} += @{ $batch->{deltas} };
+		check_shortest($client, $batch);
+		check_one_row($batch, @$changed)
+		  if $transaction->{single} && $client->{ranks} eq 'relative';
+	}
+	return;
+}
+
+sub compare
+{
+	my ($name, $what, $truth, $got) = @_;
+	my $difference = LiveTopn::Session::describe_difference(
+		'query', [ map { "$_->{key} $_->{row}" } @$truth ],
+		$what, [ map { "$_->{key} $_->{row}" } @$got ]);
+
+	die "subscription $name: $difference" if $difference;
+	return;
+}
+
+# No script with fewer departures, arrivals and moves gives this result, and
+# rows that neither moved nor changed are not mentioned.
+sub check_shortest
+{
+	my ($client, $batch) = @_;
+	my ($before, $after) = @$batch{qw(before after)};
+	my $least =
+	  $client->{ranks} eq 'absolute'
+	  ? absolute_script($before, $after)
+	  : shortest_script($before, $after);
+	my %count = (leave => 0, enter => 0, move => 0, update => 0);
+
+	$count{ $_->{op} }++ for @{ $batch->{deltas} };
+	for my $op (sort keys %$least)
+	{
+		# which of two equal rows has moved is a matter of taste
+		next if $client->{keyless} && $op eq 'move' && $count{move} <= $least->{move};
+		die "$count{$op} deltas of kind $op where $least->{$op} do:"
+		  . " $batch->{json}\n"
+		  if $count{$op} != $least->{$op};
+	}
+	return;
+}
+
+# A commit that changed one row: only that row moves or is updated, and
+# positions are ranks in the results before and after.
+sub check_one_row
+{
+	my ($batch, @changed) = @_;
+	my %before = ranks(@{ $batch->{before} });
+	my %after = ranks(@{ $batch->{after} });
+
+	for my $delta (@{ $batch->{deltas} })
+	{
+		my ($op, $key) = @$delta{qw(op key)};
+
+		die "$op of a row that the commit did not change: $batch->{json}\n"
+		  if ($op eq 'move' || $op eq 'update')
+		  && !grep { $_ eq $key } @changed;
+		for my $field (qw(pos from to))
+		{
+			next unless exists $delta->{$field};
+			my $ranks =
+			  $op eq 'leave' || $field eq 'from' ? \%before : \%after;
+			die "$field is not the rank of the row: $batch->{json}\n"
+			  unless grep { $_ == $delta->{$field} } @{ $ranks->{$key} };
+		}
+	}
+	return;
+}
+
+# key => its ranks (several if there are equal rows)
+sub ranks
+{
+	my %ranks;
+
+	push @{ $ranks{ $_[$_]{key} } }, $_ + 1 for 0 .. $#_;
+	return %ranks;
+}

@@ -1,0 +1,336 @@
+# Oracle B: several writers at once, and the history replayed independently.
+#
+# Each round lets several processes run random transactions on a random table
+# that is subscribed to with tiny cushions, while refills are delayed at every
+# step.  Afterwards LiveTopn::Shadow replays the commits in their order, and the
+# query runs on the copy after each of them.  The batches that were published
+# must produce just these results:
+#
+#  * a commit that changes the result has one batch, with its xid and the end
+#    of its commit record, and no other commit has one;
+#  * a batch that covers several commits ("from") is right at the last one, and
+#    comes only where the old version of a row can be unknown: with a key as
+#    replica identity, or across a TRUNCATE;
+#  * a snapshot shows the result at its lsn, and after the batch of its seq.
+#
+# ORACLE_SEED, ORACLE_COMMITS, ORACLE_SECONDS as for oracle A.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::Bin/../lib";
+
+use POSIX ();
+use Test::More;
+use Time::HiRes qw(time);
+
+use LiveTopn::Generator;
+use LiveTopn::Lsn qw(lsn_cmp);
+use LiveTopn::Query;
+use LiveTopn::Random;
+use LiveTopn::Server qw(poll_until);
+use LiveTopn::Session;
+use LiveTopn::Shadow;
+
+my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
+my $commits_left = $ENV{ORACLE_COMMITS} // 10_000;
+my $deadline = time() + ($ENV{ORACLE_SECONDS} // 60);
+
+use constant WRITERS => 4;
+use constant TRANSACTIONS_PER_WRITER => 60;
+
+my $server = LiveTopn::Server->start('oracle_b',
+	conf => 'deadlock_timeout = 20ms');
+my $dbh = $server->connect;
+my %total = (commits => 0, batches => 0, coalesced => 0, snapshots => 0);
+
+$dbh->do(LiveTopn::Generator->prepare_database);
+
+note "first round: ORACLE_SEED=$seed";
+for (my $round = $seed; $commits_left > 0 && time() < $deadline; $round++)
+{
+	my $failure = play_round($round);
+
+	next unless defined $failure;
+	fail("round $round");
+	diag "to repeat: ORACLE_SEED=$round ORACLE_COMMITS=1\n$failure";
+	last;
+}
+
+pass("$total{commits} commits, $total{batches} batches,"
+	  . " $total{coalesced} commits that share one, $total{snapshots}"
+	  . " snapshots from seed $seed");
+cmp_ok($total{batches}, '>', 0, 'some commits changed some result');
+done_testing();
+
+sub play_round
+{
+	my ($round) = @_;
+	my $random = LiveTopn::Random->new($round);
+	my $generator = LiveTopn::Generator->new(
+		random => $random,
+		truncate => $random->chance(30));
+	my $session = $server->session;
+	my (@setup, %watched, $shadow);
+
+	$session->dbh->do('SET client_min_messages = warning');
+	$server->set(
+		'live_topn.debug_refill_delay' => $random->pick(0, 5, 20, 100));
+	my $played = eval {
+		@setup = $generator->create_table;
+		$dbh->do($_) for @setup;
+		$shadow = LiveTopn::Shadow->new(
+			dbh => $dbh,
+			table => $generator->table,
+			key => $generator->key_columns);
+		watch($session, $generator, $random, \%watched)
+		  for 1 .. $random->between(1, 4);
+		write_and_watch($session, $generator, $random, $round, \%watched);
+		$session->sync;
+		verify($session, $generator, $shadow, \%watched);
+		1;
+	};
+	my $error = $@;
+
+	eval { $session->unsubscribe($_) } for sort keys %watched;
+	eval { $shadow->drop } if $shadow;
+	eval { $dbh->do($generator->drop_table) };
+	return if $played;
+	return join "\n", $error, 'table:', @setup, 'subscriptions:',
+	  map { "$_ ($watched{$_}{how}): " . $watched{$_}{query}->text }
+	  sort keys %watched;
+}
+
+# Subscribe, perhaps while others write.
+sub watch
+{
+	my ($session, $generator, $random, $watched) = @_;
+	my $name = 'w' . (1 + keys %$watched);
+	my $query = $generator->query;
+	my %options = (
+		ranks => $random->pick(qw(relative absolute)),
+		cushion => $random->pick(0, 0, 1, 2));
+
+	$options{args} = $query->args if $query->args;
+	$watched->{$name} = {
+		query => $query,
+		how => "ranks $options{ranks}, cushion $options{cushion}",
+		snapshots => []
+	};
+	$session->subscribe(
+		$name, $query->text, %options,
+		limit => $query->limit,
+		keyless => $query->keyless,
+		truth => $query->truth);
+	my $client = $session->client($name);
+	push @{ $watched->{$name}{snapshots} },
+	  [ $client->{start_seq}, $client->{start_lsn}, $client->start_entries ];
+	return;
+}
+
+sub write_and_watch
+{
+	my ($session, $generator, $random, $round, $watched) = @_;
+	my %running =
+	  map { start_writer($generator, $round * WRITERS + $_) => 1 } 1 .. WRITERS;
+	my $other = $server->session;
+
+	while (%running)
+	{
+		$session->drain;
+		if ($random->chance(20))
+		{
+			my $name = $random->pick(sort keys %$watched);
+			my ($seq, $lsn, $rows) = $other->snapshot($name);
+
+			push @{ $watched->{$name}{snapshots} },
+			  [ $seq, $lsn, LiveTopn::Session::snapshot_entries($rows) ];
+		}
+		watch($session, $generator, $random, $watched)
+		  if $random->chance(5) && keys %$watched < 8;
+		for my $pid (keys %running)
+		{
+			next unless waitpid $pid, POSIX::WNOHANG;
+			die "a writer failed\n" if $?;
+			delete $running{$pid};
+		}
+		select undef, undef, undef, 0.01;
+	}
+	return;
+}
+
+# A process with random transactions; deadlocks and the like abort some.
+sub start_writer
+{
+	my ($generator, $writer_seed) = @_;
+	my $pid = fork // die "could not fork: $!";
+
+	return $pid if $pid;
+	my $done = eval {
+		my $connection = $server->connect;
+
+		$generator->{random} = LiveTopn::Random->new($writer_seed);
+		for (1 .. TRANSACTIONS_PER_WRITER)
+		{
+			eval {
+				LiveTopn::Generator::run($connection,
+					$generator->transaction);
+			};
+		}
+		1;
+	};
+	# without the parent's clean-up
+	POSIX::_exit($done ? 0 : 1);
+}
+
+# Replay the history and compare.
+sub verify
+{
+	my ($session, $generator, $shadow, $watched) = @_;
+	my %query = map {
+		$_ => $dbh->prepare(
+			$watched->{$_}{query}->truth($shadow->copy),
+			{ pg_placeholder_dollaronly => 1 })
+	} keys %$watched;
+	my $truth = sub {
+		return [
+			map { LiveTopn::Query::entry($_->[0]) }
+			  @{ $dbh->selectall_arrayref($query{ $_[0] }) }
+		];
+	};
+	my @commits = $shadow->commits;
+
+	for my $name (sort keys %$watched)
+	{
+		my $watch = $watched->{$name};
+		my $client = $session->client($name);
+
+		$watch->{client} = $client;
+		$watch->{batches} = [ $client->batches ];
+		$watch->{truth} = $truth->($name);
+		$watch->{snapshots} = [ sort { lsn_cmp($a->[1], $b->[1]) }
+			  @{ $watch->{snapshots} } ];
+	}
+
+	for my $i (0 .. $#commits)
+	{
+		my $commit = $commits[$i];
+
+		verify_snapshots($_, $watched->{$_}, $commit) for sort keys %$watched;
+		$shadow->replay($commit);
+		verify_commit($_, $watched->{$_}, $commit, $truth->($_),
+			$generator->key_identity, \@commits)
+		  for sort keys %$watched;
+		$total{commits}++;
+		$commits_left--;
+	}
+	for my $name (sort keys %$watched)
+	{
+		verify_snapshots($name, $watched->{$name});
+		my ($left) = @{ $watched->{$name}{batches} };
+		die "$name: a batch at $left->{lsn}, where no commit is\n" if $left;
+	}
+	verify_shadow($generator->table, $shadow->copy);
+	return;
+}
+
+# Snapshots taken before this commit show the truth as it is now.
+sub verify_snapshots
+{
+	my ($name, $watch, $commit) = @_;
+
+	while (my $snapshot = $watch->{snapshots}[0])
+	{
+		my ($seq, $lsn, @entries) = @$snapshot;
+
+		last if $commit && lsn_cmp($lsn, $commit->{lsn}) >= 0;
+		same($name, "snapshot at $lsn", \@entries, $watch->{truth});
+		my ($batch) =
+		  grep { $_->{seq} == $seq } $watch->{client}->batches;
+		same($name, "batch $seq", $batch->{after}, \@entries) if $batch;
+		$watch->{started} = 1;
+		shift @{ $watch->{snapshots} };
+		$total{snapshots}++;
+	}
+	return;
+}
+
+sub verify_commit
+{
+	my ($name, $watch, $commit, $truth, $may_coalesce, $commits) = @_;
+	my $batch = $watch->{batches}[0];
+	my $before = $watch->{truth};
+	my $what = "commit of $commit->{xid} at $commit->{lsn}";
+	my $order = $batch ? lsn_cmp($batch->{lsn}, $commit->{lsn}) : 1;
+
+	$watch->{truth} = $truth;
+	return unless $watch->{started};
+	die "$name: a batch at $batch->{lsn}, where no commit is\n" if $order < 0;
+
+	if ($order == 0)
+	{
+		die "$name: batch of xid $batch->{xid}: $what\n"
+		  if $batch->{xid} != $commit->{xid};
+		verify_range($name, $batch, $may_coalesce, $commits)
+		  if defined $batch->{from};
+		same($name, $what, $batch->{after}, $truth);
+		shift @{ $watch->{batches} };
+		$total{batches}++;
+	}
+	elsif ($batch
+		&& defined $batch->{from}
+		&& lsn_cmp($batch->{from}, $commit->{lsn}) <= 0)
+	{
+		$total{coalesced}++;
+	}
+	else
+	{
+		same($name, "$what without a batch", $before, $truth);
+	}
+	return;
+}
+
+# May these commits share a batch?
+sub verify_range
+{
+	my ($name, $batch, $may_coalesce, $commits) = @_;
+	my @range = grep {
+		     lsn_cmp($_->{lsn}, $batch->{from}) >= 0
+		  && lsn_cmp($_->{lsn}, $batch->{lsn}) <= 0
+	} @$commits;
+
+	die "$name: from $batch->{from}, where no commit is\n"
+	  if $range[0]{lsn} ne $batch->{from};
+	die "$name: $batch->{from} to $batch->{lsn} in one batch, though every"
+	  . " old row is known\n"
+	  unless $may_coalesce || grep { LiveTopn::Shadow::truncates($_) } @range;
+	return;
+}
+
+sub same
+{
+	my ($name, $what, $published, $truth) = @_;
+	my $difference = LiveTopn::Session::describe_difference(
+		'query', [ map { "$_->{key} $_->{row}" } @$truth ],
+		'published', [ map { "$_->{key} $_->{row}" } @$published ]);
+
+	die "$name: $what:\n$difference" if $difference;
+	return;
+}
+
+# The history was complete: the copy has become the table.
+sub verify_shadow
+{
+	my ($table, $copy) = @_;
+	my ($expected, $got) = map {
+		join "\n",
+		  @{
+			$dbh->selectcol_arrayref("SELECT row_to_json(t)::text
+				FROM $_ t ORDER BY row_to_json(t)::text COLLATE \"C\"")
+		  }
+	} $table, $copy;
+
+	die "the replayed table differs\n" if $expected ne $got;
+	return;
+}
