@@ -35,7 +35,7 @@ echo "dynamic_library_path = '\$libdir:$workdir/lib'" \
 server_start
 
 psql -X -q -v ON_ERROR_STOP=1 -v rows="$BIG_ROWS" \
-	-f bench/null_plugin/null_plugin.sql -f - <<'SQL'
+	-f bench/null_plugin/null_plugin.sql -f - >/dev/null <<'SQL'
 CREATE EXTENSION live_topn;
 CREATE TABLE player (id int PRIMARY KEY, score int NOT NULL, name text);
 INSERT INTO player
@@ -82,7 +82,14 @@ load()
 	sql "SELECT pg_logical_emit_message(true, 'bench', '')" >/dev/null
 }
 
-# measure CASE: one line, "commits changes batches null-seconds topn-seconds"
+# Nanoseconds that the worker has computed.
+worker_cpu()
+{
+	cut -d ' ' -f 1 "/proc/$worker/schedstat"
+}
+
+# measure CASE: one line, "commits changes batches" and the seconds: "null
+# null-cpu topn topn-cpu"
 measure()
 {
 	sql 'VACUUM'
@@ -96,11 +103,12 @@ measure()
 	kill -STOP "$worker"
 	load "$1"
 	upto=$(sql 'SELECT pg_current_wal_flush_lsn()')
-	null=$(for _ in 1 2 3; do
-		sql "SELECT seconds FROM null_decode('null', '$upto')"
-	done | median)
-	counts=$(psql -X -q -A -t -F ' ' \
-		-c "SELECT commits, changes FROM null_decode('null', '$upto')")
+	for _ in 1 2 3; do
+		sql "SELECT * FROM null_decode('null', '$upto')"
+	done | sort -g >"$workdir/null"
+	null=$(sed -n 2p "$workdir/null")	# seconds|cpu|commits|changes
+
+	cpu=$(worker_cpu)
 	topn=$(psql -X -q -A -t -v ON_ERROR_STOP=1 -v worker="$worker" <<'SQL'
 SELECT clock_timestamp() AS start \gset
 \setenv WORKER :worker
@@ -109,11 +117,13 @@ SELECT topn_sync('10 min') \g /dev/null
 SELECT extract(epoch FROM clock_timestamp() - :'start');
 SQL
 )
+	cpu=$(($(worker_cpu) - cpu))
 	[ "$worker" = "$(sql 'SELECT pid FROM topn_worker')" ] ||
 		{ echo "the worker was restarted" >&2; exit 1; }
 	sql "SELECT pg_drop_replication_slot('null')" >/dev/null
 	batches=$(($(sql 'SELECT batches FROM topn_stats') - batches))
-	echo "$counts $batches $null $topn"
+	echo "$null|$batches|$topn|$cpu" |
+		awk -F '|' '{ print $3, $4, $5, $1, $2, $6, $7 / 1e9 }'
 }
 
 column()
@@ -125,7 +135,8 @@ echo "### Worker throughput against decoding with empty callbacks"
 echo
 machine
 echo
-echo "One subscription: the first 50 of $BIG_ROWS rows. Medians of $ROUNDS rounds."
+echo "One subscription: the first 50 of $BIG_ROWS rows. Medians of $ROUNDS" \
+	"rounds: elapsed time, and CPU time of the process in parentheses."
 echo
 echo "| WAL | commits | changes | batches | empty callbacks | live_topn | ratio | commits/s | changes/s |"
 echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
@@ -144,8 +155,9 @@ for case in none few every big; do
 		measure $case >>"$workdir/measured"
 	done
 	commits=$(column 1) changes=$(column 2) batches=$(column 3)
-	null=$(column 4) topn=$(column 5)
-	calc "| $title | %d | %d | %d | %.3f s | %.3f s | %.2f | %d | %d |\n" \
-		"$commits" "$changes" "$batches" "$null" "$topn" "$null / $topn" \
+	null=$(column 4) null_cpu=$(column 5) topn=$(column 6) topn_cpu=$(column 7)
+	calc "| $title | %d | %d | %d | %.3f s (%.3f s) | %.3f s (%.3f s) | %.2f (%.2f) | %d | %d |\n" \
+		"$commits" "$changes" "$batches" "$null" "$null_cpu" \
+		"$topn" "$topn_cpu" "$null / $topn" "$null_cpu / $topn_cpu" \
 		"$commits / $topn" "$changes / $topn"
 done

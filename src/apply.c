@@ -16,12 +16,17 @@
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
 #include "storage/procarray.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "worker.h"
+
+/* In a large commit, look so often whether we should end. */
+#define CHANGES_PER_LOOK	100000
 
 /* After so many bytes look again whether a commit is visible. */
 #define VISIBILITY_CHECK_BYTES	(64 * 1024)
@@ -56,12 +61,15 @@ static bool catalog_gone;
 /* the commit that is being decoded */
 static MemoryContext commit_context;
 static TransactionId commit_xid;
+static XLogRecPtr commit_start;
+static uint64 commit_changes;
 static bool commit_invisible;	/* a snapshot taken now could miss it */
 static bool commit_logged;		/* some feed needs what has been logged */
 static Size commit_checked;		/* bytes logged when visibility was checked */
 static List *commit_feeds;		/* touched */
 static List *commit_catalog;	/* of CatalogChange */
 static List *commit_resyncs;	/* of int64 * */
+static List *commit_published;	/* of int64[2]: id, seq */
 
 /*
  * Relcache callback: a table, or all of them, may have changed.  It may be in
@@ -194,11 +202,13 @@ find_watch(Relation relation)
 }
 
 static void
-begin_commit(TransactionId xid)
+begin_commit(TransactionId xid, XLogRecPtr start)
 {
 	MemoryContextReset(commit_context);
-	commit_feeds = commit_catalog = commit_resyncs = NIL;
+	commit_feeds = commit_catalog = commit_resyncs = commit_published = NIL;
 	commit_xid = xid;
+	commit_start = start;
+	commit_changes = 0;
 	commit_invisible = TransactionIdIsInProgress(xid);
 	commit_logged = false;
 	commit_checked = 0;
@@ -259,6 +269,8 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 	ListCell   *lc;
 
 	changes++;
+	if (++commit_changes % CHANGES_PER_LOOK == 0 && ShutdownRequestPending)
+		proc_exit(0);			/* we will see this commit again */
 	if (watch->relid == catalog_table)
 	{
 		if (kind == CHANGE_TRUNCATE)
@@ -285,10 +297,7 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 		Feed	   *feed = lfirst(lc);
 
 		needed |= feed_needs_log(feed);
-		if (feed->behind)
-			continue;
-		feed_change(feed, &change);
-		if (!feed->touched)
+		if (feed_change(feed, &change, commit_start) && !feed->touched)
 		{
 			MemoryContext caller = MemoryContextSwitchTo(commit_context);
 
@@ -306,19 +315,30 @@ note_message(const char *prefix, const char *data, Size size)
 {
 	StringInfoData message;
 	MemoryContext caller;
-	int64	   *id;
+	char		kind;
 
-	if (strcmp(prefix, MESSAGE_PREFIX) != 0 ||
-		size != 1 + sizeof(int64) || data[0] != MESSAGE_RESYNC)
+	if (strcmp(prefix, MESSAGE_PREFIX) != 0 || size == 0)
 		return;
 	message.data = unconstify(char *, data);
 	message.len = message.maxlen = size;
-	message.cursor = 1;
+	message.cursor = 0;
+	kind = pq_getmsgbyte(&message);
 
 	caller = MemoryContextSwitchTo(commit_context);
-	id = palloc(sizeof(int64));
-	*id = pq_getmsgint64(&message);
-	commit_resyncs = lappend(commit_resyncs, id);
+	while (message.len - message.cursor >= sizeof(int64))
+	{
+		int64	   *numbers = palloc0(2 * sizeof(int64));
+
+		numbers[0] = pq_getmsgint64(&message);
+		if (kind == MESSAGE_RESYNC)
+			commit_resyncs = lappend(commit_resyncs, numbers);
+		else if (kind == MESSAGE_PUBLISHED &&
+				 message.len - message.cursor >= sizeof(int64))
+		{
+			numbers[1] = pq_getmsgint64(&message);
+			commit_published = lappend(commit_published, numbers);
+		}
+	}
 	MemoryContextSwitchTo(caller);
 }
 
@@ -401,6 +421,14 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 
 		if (feed)
 			feed_resync(feed);
+	}
+	foreach(lc, commit_published)
+	{
+		int64	   *numbers = lfirst(lc);
+		Feed	   *feed = feed_find(numbers[0]);
+
+		if (feed)
+			feed_was_published(feed, numbers[1]);
 	}
 	for (int i = 0; i < ninvalidations; i++)
 		apply_invalidation(&invalidations[i]);

@@ -187,6 +187,18 @@ append_delta(StringInfo out, BatchFormat *format, const RowFormat *rows,
 }
 
 void
+batch_free(Batch *batch)
+{
+	if (batch->script)
+		delta_free(batch->script);
+	for (int i = 0; i < batch->nrows; i++)
+		row_unref(batch->rows[i]);
+	if (batch->rows)
+		pfree(batch->rows);
+	pfree(batch);
+}
+
+void
 batch_append(StringInfo out, const char *name, const Batch *batch,
 			 BatchFormat *format, const RowFormat *rows)
 {

@@ -33,6 +33,9 @@ typedef struct Batch
 	Row		  **rows;
 } Batch;
 
+/* A batch's memory, and its references. */
+extern void batch_free(Batch *batch);
+
 /* Append a batch in the form of doc/protocol.md. */
 extern void batch_append(StringInfo out, const char *name,
 						 const Batch *batch, BatchFormat *format,

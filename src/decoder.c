@@ -36,7 +36,7 @@ startup_cb(LogicalDecodingContext *ctx, OutputPluginOptions *options,
 static void
 begin_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 {
-	decoder_ops->begin(txn->xid);
+	decoder_ops->begin(txn->xid, txn->final_lsn);
 }
 
 static void
@@ -186,6 +186,12 @@ decoder_step(void)
 	}
 	LogicalDecodingProcessRecord(decoding, reader);
 	return true;
+}
+
+XLogRecPtr
+decoder_confirmed(void)
+{
+	return MyReplicationSlot->data.confirmed_flush;
 }
 
 XLogRecPtr

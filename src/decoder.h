@@ -17,7 +17,7 @@
  */
 typedef struct DecoderOps
 {
-	void		(*begin) (TransactionId xid);
+	void		(*begin) (TransactionId xid, XLogRecPtr start);
 	void		(*change) (Relation relation, ChangeKind kind, HeapTuple old,
 						   HeapTuple new);
 	void		(*message) (const char *prefix, const char *data, Size size);
@@ -41,6 +41,9 @@ extern bool decoder_slot_exists(const char *slot_name);
  * Decode one record; false if there is none that is flushed.
  */
 extern bool decoder_step(void);
+
+/* Where the slot was when it was opened: what it will not decode again. */
+extern XLogRecPtr decoder_confirmed(void);
 
 /* All records before this have been decoded. */
 extern XLogRecPtr decoder_position(void);

@@ -12,12 +12,16 @@
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "commands/async.h"
+#include "compat.h"
 #include "deliver.h"
+#include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "replication/message.h"
 #include "utils/guc.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
+#include "worker.h"
 
 /* commands/async.c: a payload must be shorter */
 #define NOTIFY_LIMIT	(BLCKSZ - NAMEDATALEN - 128)
@@ -25,7 +29,7 @@
 typedef struct Delivery
 {
 	Feed	   *feed;
-	Batch	   *batch;
+	Batch	   *batch;			/* NULL: announce the result at birth */
 } Delivery;
 
 static MemoryContext context;
@@ -57,6 +61,12 @@ deliver_enqueue(Feed *feed, Batch *batch)
 	MemoryContextSwitchTo(caller);
 }
 
+void
+deliver_announce(Feed *feed)
+{
+	deliver_enqueue(feed, NULL);
+}
+
 int
 deliver_pending(void)
 {
@@ -66,15 +76,8 @@ deliver_pending(void)
 static void
 free_delivery(Delivery *delivery)
 {
-	Batch	   *batch = delivery->batch;
-
-	if (batch->script)
-		delta_free(batch->script);
-	for (int i = 0; i < batch->nrows; i++)
-		row_unref(batch->rows[i]);
-	if (batch->rows)
-		pfree(batch->rows);
-	pfree(batch);
+	if (delivery->batch)
+		batch_free(delivery->batch);
 	feed_delivered(delivery->feed);
 	pfree(delivery);
 }
@@ -171,7 +174,8 @@ publish(Delivery *delivery)
 	StringInfoData json;
 	int			nestlevel;
 
-	if (strcmp(feed->row->deliver, "notify") != 0)
+	if (delivery->batch == NULL ||
+		strcmp(feed->row->deliver, "notify") != 0)
 		return;
 
 	initStringInfo(&json);
@@ -191,11 +195,30 @@ publish(Delivery *delivery)
 }
 
 /*
- * Drop what is queued of a feed whose rows cannot be printed.  Its next batch
- * takes the first number that was not used.
+ * Write what is published into WAL, in the same transaction: a worker that
+ * starts again finds it there.
  */
 static void
-discard(Feed *feed)
+log_published(void)
+{
+	StringInfoData message;
+	ListCell   *lc;
+
+	initStringInfo(&message);
+	pq_sendbyte(&message, MESSAGE_PUBLISHED);
+	foreach(lc, queue)
+	{
+		Delivery   *delivery = lfirst(lc);
+
+		pq_sendint64(&message, delivery->feed->id);
+		pq_sendint64(&message, delivery->batch ? delivery->batch->seq : 0);
+	}
+	log_logical_message(MESSAGE_PREFIX, message.data, message.len);
+	pfree(message.data);
+}
+
+void
+deliver_discard(Feed *feed, int64 seq)
 {
 	ListCell   *lc;
 
@@ -203,13 +226,32 @@ discard(Feed *feed)
 	{
 		Delivery   *delivery = lfirst(lc);
 
-		if (delivery->feed == feed)
+		if (delivery->feed == feed &&
+			(delivery->batch == NULL || delivery->batch->seq <= seq))
 		{
-			feed->seq = Min(feed->seq, delivery->batch->seq - 1);
 			queue = foreach_delete_current(queue, lc);
 			free_delivery(delivery);
 		}
 	}
+}
+
+/*
+ * Drop what is queued of a feed whose rows cannot be printed.  Its next batch
+ * takes the first number that was not used.
+ */
+static void
+discard_failed(Feed *feed)
+{
+	ListCell   *lc;
+
+	foreach(lc, queue)
+	{
+		Delivery   *delivery = lfirst(lc);
+
+		if (delivery->feed == feed && delivery->batch)
+			feed->seq = Min(feed->seq, delivery->batch->seq - 1);
+	}
+	deliver_discard(feed, PG_INT64_MAX);
 }
 
 bool
@@ -234,6 +276,7 @@ deliver_publish(void)
 			publish(delivery);
 		}
 		printing = NULL;
+		log_published();
 		CommitTransactionCommand();
 		published = true;
 	}
@@ -252,7 +295,7 @@ deliver_publish(void)
 		if (printing)
 		{
 			feed_fail(printing, error->message);
-			discard(printing);
+			discard_failed(printing);
 		}
 		FreeErrorData(error);
 	}

@@ -15,6 +15,15 @@ extern MemoryContext deliver_context(void);
 /* Queue a batch made in deliver_context; keeps references to its rows. */
 extern void deliver_enqueue(Feed *feed, Batch *batch);
 
+/*
+ * The result at birth is known to clients from now on: note that in WAL with
+ * the batches.
+ */
+extern void deliver_announce(Feed *feed);
+
+/* Drop what is queued of a feed up to a batch: that is out already. */
+extern void deliver_discard(Feed *feed, int64 seq);
+
 extern int	deliver_pending(void);
 
 /*

@@ -234,39 +234,40 @@ collect_touched(Differ *differ)
 
 /*
  * Ranks of the touched rows.  The window holds the rows of after, and those
- * of before are these without the new versions and with the old ones.
+ * of before are these without the new versions and with the old ones.  Of
+ * equal rows those that were touched are the last ones.
  */
 static void
 rank_touched(Differ *differ)
 {
 	Window	   *window = differ->window;
-	int			earlier = 0;	/* new versions that sort before the old one */
-	int			equal = 0;		/* equal new versions before this one */
+	int			upto = 0;		/* new versions up to the row at hand */
 
 	for (int i = 0; i < differ->nold; i++)
 	{
 		Touched    *touched = differ->by_old[i];
 
-		while (earlier < differ->nnew &&
-			   row_compare(window->format, differ->by_new[earlier]->row,
-						   touched->old) < 0)
-			earlier++;
+		while (upto < differ->nnew &&
+			   row_compare(window->format, differ->by_new[upto]->row,
+						   touched->old) <= 0)
+			upto++;
 		touched->before_untouched =
-			window_position(window, touched->old) - earlier;
+			window_position(window, touched->old) - upto;
 		touched->before = touched->before_untouched + i + 1;
 	}
 
+	upto = 0;
 	for (int j = 0; j < differ->nnew; j++)
 	{
 		Touched    *touched = differ->by_new[j];
 
-		if (j > 0 && row_compare(window->format, differ->by_new[j - 1]->row,
-								 touched->row) == 0)
-			equal++;
-		else
-			equal = 0;
-		touched->after = window_position(window, touched->row) + equal + 1;
-		touched->after_untouched = touched->after - 1 - j;
+		while (upto < differ->nnew &&
+			   row_compare(window->format, differ->by_new[upto]->row,
+						   touched->row) <= 0)
+			upto++;
+		touched->after_untouched =
+			window_position(window, touched->row) - upto;
+		touched->after = touched->after_untouched + j + 1;
 	}
 
 	/* what lies beyond the result is not seen */

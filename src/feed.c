@@ -44,6 +44,7 @@ static RefillPool *pool;
 static const LogPosition *position;
 static uint64 generation = 1;
 static int	unresolved;			/* feeds that wait to know their query */
+static bool dirty;				/* something is not as it was saved */
 
 void
 feed_startup(MemoryContext parent, CommitLog *commit_log,
@@ -99,7 +100,7 @@ copy_row(const SubscriptionRow *row)
 }
 
 Feed *
-feed_create(const SubscriptionRow *row, bool restart)
+feed_create(const SubscriptionRow *row, bool found)
 {
 	MemoryContext context = AllocSetContextCreate(feed_context,
 												  "live_topn feed",
@@ -107,14 +108,16 @@ feed_create(const SubscriptionRow *row, bool restart)
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	Feed	   *feed = palloc0(sizeof(Feed));
 	FeedEntry  *entry;
-	bool		found;
+	bool		exists;
 
 	feed->id = row->id;
 	feed->context = context;
 	feed->row = copy_row(row);
 	MemoryContextSetIdentifier(context, feed->row->name);
-	feed->reset = restart;
-	if (!restart)
+	feed->published = -1;
+	feed->replaying = found;
+	dirty = true;
+	if (!found)
 	{
 		feed->behind = true;
 		feed->cursor = position->commit.no;
@@ -123,8 +126,8 @@ feed_create(const SubscriptionRow *row, bool restart)
 	}
 	MemoryContextSwitchTo(caller);
 
-	entry = hash_search(feeds, &feed->id, HASH_ENTER, &found);
-	if (found)
+	entry = hash_search(feeds, &feed->id, HASH_ENTER, &exists);
+	if (exists)
 		elog(ERROR, "subscription " INT64_FORMAT " exists already", feed->id);
 	entry->feed = feed;
 	activate(feed);
@@ -204,6 +207,18 @@ resolve(Feed *feed)
 }
 
 bool
+feed_any_dirty(void)
+{
+	return dirty;
+}
+
+void
+feed_clean(void)
+{
+	dirty = false;
+}
+
+bool
 feed_any_unresolved(void)
 {
 	return unresolved > 0;
@@ -229,6 +244,7 @@ feed_drop(Feed *feed)
 	deactivate(feed);
 	resolve(feed);
 	feed->dropped = true;
+	dirty = true;
 	generation++;
 	if (feed->pending == 0)
 		free_feed(feed);
@@ -306,6 +322,7 @@ is_short(const Feed *feed)
 static void
 cover(Feed *feed, const CommitInfo *commit)
 {
+	dirty = true;
 	if (feed->covered++ == 0)
 		feed->from = commit->lsn;
 	feed->commit = *commit;
@@ -366,6 +383,13 @@ publish(Feed *feed)
 	Batch	   *batch;
 
 	Assert(!is_short(feed));
+	dirty = true;
+	if (feed->seq < feed->published && feed->covered > 1)
+	{
+		/* these commits had a batch each, which we cannot tell any more */
+		feed->seq = feed->published;
+		feed->reset = true;
+	}
 	batch = feed->reset ? make_reset(feed) : make_deltas(feed);
 	if (batch)
 	{
@@ -375,7 +399,10 @@ publish(Feed *feed)
 			batch->from = feed->from;
 		feed->batches++;
 		feed->last_lsn = batch->commit.lsn;
-		deliver_enqueue(feed, batch);
+		if (batch->seq > feed->published)
+			deliver_enqueue(feed, batch);
+		else
+			batch_free(batch);
 	}
 	if (feed->covered > 1)
 		feed->coalesced += feed->covered - 1;
@@ -471,12 +498,14 @@ apply_change(Feed *feed, const Change *change)
 		balance(feed);
 }
 
-void
-feed_change(Feed *feed, const Change *change)
+bool
+feed_change(Feed *feed, const Change *change, XLogRecPtr start)
 {
-	Assert(!feed->behind);
+	if (feed->behind || start < feed->applied)
+		return false;
 	if (feed->loaded)
 		apply_change(feed, change);
+	return true;
 }
 
 void
@@ -530,6 +559,8 @@ feed_resync(Feed *feed)
 {
 	if (!feed->loaded)
 		feed->reset = true;
+	else if (feed->replaying && position->commit.start < feed->applied)
+		return;
 	else if (feed->behind)
 		add_event(feed, false);
 	else
@@ -585,7 +616,8 @@ next_commit(const Feed *feed)
 		 (commit = commit_log_get(log, i)) != NULL;
 		 i++)
 	{
-		if (commit_log_touches(commit, feed->query->relid))
+		if (commit->info.start >= feed->applied &&
+			commit_log_touches(commit, feed->query->relid))
 			break;
 	}
 	return commit;
@@ -698,6 +730,7 @@ feed_fail(Feed *feed, const char *message)
 				(errmsg("live_topn subscription \"%s\" is in error: %s",
 						feed->row->name, message)));
 	}
+	dirty = true;
 	drop_refill(feed);
 	resolve(feed);
 	list_free_deep(feed->events);
@@ -707,7 +740,7 @@ feed_fail(Feed *feed, const char *message)
 	feed->lost = false;
 	feed->behind = false;
 	feed->recheck = false;
-	feed->reset = true;
+	feed->reset = feed->announced;
 	feed->covered = 0;
 	retry_later(feed);
 }
@@ -836,7 +869,12 @@ settle(Feed *feed)
 			publish(feed);
 		}
 		else
+		{
 			window_settle(feed->window);
+			deliver_announce(feed);
+		}
+		feed->announced = true;
+		dirty = true;
 	}
 	else if (feed->covered > 0)
 		publish(feed);
@@ -858,7 +896,7 @@ take_check(Feed *feed)
 		/* clients that knew the result before start anew */
 		if (feed->query)
 		{
-			feed->reset = true;
+			feed->reset = feed->announced;
 			feed->behind = false;
 			list_free_deep(feed->events);
 			feed->events = NIL;
@@ -958,6 +996,8 @@ is_answer_early(const Feed *feed)
 static bool
 can_advance(const Feed *feed)
 {
+	if (feed->replaying)
+		return false;
 	if (feed->forget)
 		return feed->pending == 0;
 	if (feed->answer && !is_answer_early(feed))
@@ -972,7 +1012,7 @@ can_advance(const Feed *feed)
  * Go on until the feed has caught up, waits, or has had its turn.
  */
 static void
-advance(Feed *feed)
+advance(Feed *feed, const void *arg)
 {
 	for (int i = 0; i < STEPS_PER_TURN && can_advance(feed); i++)
 	{
@@ -997,11 +1037,12 @@ advance(Feed *feed)
 }
 
 /*
- * The same in a transaction, as the owner and restricted: expressions of the
- * query, and comparison functions of its types, run here.
+ * Do something in a transaction, as the owner and restricted: expressions of
+ * the query, and comparison functions of its types, run here.
  */
 static void
-advance_safely(Feed *feed)
+run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
+		   const void *arg)
 {
 	MemoryContext caller = CurrentMemoryContext;
 
@@ -1011,7 +1052,7 @@ advance_safely(Feed *feed)
 		SetUserIdAndSecContext(feed->row->owner,
 							   SECURITY_RESTRICTED_OPERATION);
 		catalog_apply_settings(feed->row->nsettings, feed->row->settings);
-		advance(feed);
+		function(feed, arg);
 		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(caller);
@@ -1044,7 +1085,7 @@ feed_advance_all(void)
 		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
 
 		if (can_advance(feed))
-			advance_safely(feed);
+			run_safely(feed, advance, NULL);
 		if (can_advance(feed))
 			more = true;
 		else if (!feed->behind && !feed->forget && feed->ticket == 0 &&
@@ -1074,4 +1115,60 @@ feed_next_timeout(void)
 		}
 	}
 	return timeout;
+}
+
+/* ---- after a restart ---- */
+
+static void
+restore_window(Feed *feed, const void *arg)
+{
+	const SavedFeed *saved = arg;
+	Row		   *high = NULL;
+
+	set_query(feed, saved->query_text);
+	for (int64 i = 0; i < saved->nrows; i++)
+		window_append(feed->window,
+					  row_from_tuple(feed->format, saved->rows[i]));
+	if (saved->end == WINDOW_BOUNDED)
+		high = row_from_tuple(feed->format, saved->high);
+	window_set_end(feed->window, saved->end, high);
+	window_settle(feed->window);
+	feed->loaded = true;
+	feed->applied = saved->lsn;
+	feed->behind = !feed->query->inert;
+	feed->cursor = position->commit.no;
+}
+
+void
+feed_restore(Feed *feed, const SavedFeed *saved)
+{
+	feed->seq = saved->seq;
+	feed->last_lsn = saved->last_lsn;
+	feed->announced = true;
+	if (saved->query_text)
+		run_safely(feed, restore_window, saved);
+}
+
+void
+feed_was_published(Feed *feed, int64 seq)
+{
+	if (!feed->replaying)
+		return;
+	feed->announced = true;
+	feed->published = Max(feed->published, seq);
+}
+
+void
+feed_end_replay(Feed *feed)
+{
+	if (!feed->replaying)
+		return;
+	feed->replaying = false;
+	deliver_discard(feed, feed->published);
+	if (!feed->loaded)
+	{
+		feed->seq = Max(feed->seq, feed->published);
+		feed->reset = feed->announced;
+	}
+	activate(feed);
 }

@@ -7,6 +7,7 @@
 
 #include "batch.h"
 #include "catalog.h"
+#include "checkpoint.h"
 #include "evaluate.h"
 #include "lib/ilist.h"
 #include "refill.h"
@@ -73,6 +74,10 @@ typedef struct Feed
 
 	int64		seq;
 	XLogRecPtr	last_lsn;		/* of the last batch */
+	bool		replaying;		/* see feed_end_replay */
+	bool		announced;		/* clients may know the result at seq */
+	int64		published;		/* last batch known to be out, -1 if none */
+	XLogRecPtr	applied;		/* restored: the window has all before this */
 
 	/* statistics */
 	int64		changes;
@@ -96,10 +101,30 @@ extern void feed_startup(MemoryContext parent, CommitLog *log,
 						 RefillPool *pool, const LogPosition *position);
 
 /*
- * A subscription that was born at the last commit decoded, or, if restart,
- * one that clients knew before: they get a reset.  Copies row.
+ * A subscription that was born at the last commit decoded, or, if found, one
+ * that was there when the worker started.  Copies row.
  */
-extern Feed *feed_create(const SubscriptionRow *row, bool restart);
+extern Feed *feed_create(const SubscriptionRow *row, bool found);
+
+/*
+ * Give a feed that was found what was saved of it.
+ */
+extern void feed_restore(Feed *feed, const SavedFeed *saved);
+
+/*
+ * An earlier worker has published a batch, or, with seq 0, shown the result
+ * at birth.  That is found in the WAL that is replayed.
+ */
+extern void feed_was_published(Feed *feed, int64 seq);
+
+/*
+ * All that an earlier worker can have written is decoded: go on from there.
+ */
+extern void feed_end_replay(Feed *feed);
+
+/* Has anything changed since the last call that a checkpoint would save? */
+extern bool feed_any_dirty(void);
+extern void feed_clean(void);
 extern void feed_drop(Feed *feed);
 extern Feed *feed_find(int64 id);
 extern long feed_count(void);
@@ -122,8 +147,11 @@ extern uint64 feed_floor(const Feed *feed);
 
 /* ---- while decoding ---- */
 
-/* A change of the feed's table; not if it is behind. */
-extern void feed_change(Feed *feed, const Change *change);
+/*
+ * A change of the feed's table, in a commit whose record starts there; false
+ * if it is behind, or has the change already.
+ */
+extern bool feed_change(Feed *feed, const Change *change, XLogRecPtr start);
 
 /* The commit of changes that feed_change was told. */
 extern void feed_commit(Feed *feed);

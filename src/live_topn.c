@@ -9,6 +9,7 @@
 
 #include <limits.h>
 
+#include "checkpoint.h"
 #include "commit_log.h"
 #include "decoder.h"
 #include "fmgr.h"
@@ -87,6 +88,13 @@ define_settings(void)
 							&commit_log_memory_kb,
 							65536, 64, MAX_KILOBYTES,
 							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.checkpoint_interval",
+							"Sets how often a database worker saves its windows.",
+							"WAL since then is read again when it starts.",
+							&checkpoint_interval_s,
+							60, 1, INT_MAX / 10000,
+							PGC_SIGHUP, GUC_UNIT_S,
 							NULL, NULL, NULL);
 	DefineCustomBoolVariable("live_topn.allow_procedural_functions",
 							 "Allows functions in procedural languages in subscribed queries.",

@@ -164,7 +164,8 @@ live_topn_workers(PG_FUNCTION_ARGS)
 		TimestampTz applied_at = pg_atomic_read_u64(&worker->applied_at);
 		char		slot_name[NAMEDATALEN];
 		char	   *datname = get_database_name(worker->dboid);
-		char	   *error = worker->error[0] != '\0' ? worker->error : obstacle;
+		char	   *error = worker->error[0] != '\0' ? worker->error :
+			worker->pid == 0 ? obstacle : NULL;
 		int			c = 0;
 
 		nulls[c] = datname == NULL;

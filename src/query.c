@@ -368,6 +368,7 @@ analyze(const char *sql, int nargs, char **args)
 	location = table_location(raw);
 	source = analyze_statement(pstate, raw, nargs, args);
 	result->limit = take_limit(pstate, source);
+	source->queryId = 0;		/* what we run is another query */
 
 	/* find the table, and from it the identity */
 	rte = only_rte(source);

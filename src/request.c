@@ -408,20 +408,18 @@ request_try(RequestKind kind, int64 id, XLogRecPtr upto, int timeout,
 {
 	StringInfo	answer = NULL;
 	WorkerSlot	worker;
+	bool		exists;
 
-	*why = setup_obstacle(NULL);
-	if (*why != NULL)
-		return NULL;
-	if (launcher_find(MyDatabaseId, &worker) == NULL)
-	{
-		*why = "nobody has asked for a worker";
-		return NULL;
-	}
-	if (worker.state == WORKER_RUNNING &&
+	exists = request_array != NULL && launcher_find(MyDatabaseId, &worker);
+	if (exists && worker.state == WORKER_RUNNING &&
 		call_worker(kind, id, upto, timeout, &answer, &worker) ==
 		CALL_ANSWERED)
 		return answer;
-	*why = explain_worker(&worker, upto);
+
+	*why = setup_obstacle(NULL);
+	if (*why == NULL)
+		*why = exists ? explain_worker(&worker, upto) :
+			"nobody has asked for a worker";
 	return NULL;
 }
 

@@ -361,7 +361,9 @@ make_tiers(TopnQuery *query, TupleTableSlot *after)
 	if (after == NULL)
 		return tiers_of_all(query, columns, 0, NIL);
 
-	for (int nfixed = identifying_prefix(query) - 1; nfixed >= 0; nfixed--)
+	/* to the last column: the row itself may have changed and sort later now */
+	for (int nfixed = list_length(query->source->sortClause) - 1; nfixed >= 0;
+		 nfixed--)
 	{
 		KeysetColumn *column = &columns[nfixed];
 		List	   *prefix = NIL;

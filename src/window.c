@@ -231,7 +231,7 @@ window_position(const Window *window, const Row *row)
 
 	while (node)
 	{
-		if (row_compare(window->format, node, row) < 0)
+		if (row_compare(window->format, node, row) <= 0)
 		{
 			rank += 1 + (node->left ? node->left->size : 0);
 			node = node->right;
@@ -359,12 +359,12 @@ window_trim(Window *window, uint32 size)
 	if (n <= size)
 		return;
 
-	/* rows that are equal to the first one to go must go, too */
-	while (size > 0 &&
+	/* rows that are equal to the last one to stay must stay, too */
+	while (size < n &&
 		   row_compare(window->format, window_nth(window, size - 1),
 					   window_nth(window, size)) == 0)
-		size--;
-	if (size == 0)
+		size++;
+	if (n == size)
 		return;
 
 	last = row_ref(window_nth(window, size - 1));

@@ -88,15 +88,15 @@ extern Row *window_find_key(Window *window, const Datum *keys,
 /* A held row that compares equal, or NULL. */
 extern Row *window_find_equal(const Window *window, const Row *row);
 
-/* How many held rows sort before a row (held or not). */
+/* How many held rows sort before a row (held or not), or are equal to it. */
 extern uint32 window_position(const Window *window, const Row *row);
 
 /* The row with that many rows before it. */
 extern Row *window_nth(const Window *window, uint32 n);
 
 /*
- * Drop rows from the end until at most size are held; the range ends at the
- * last one left.  Rows that compare equal stay or go together.
+ * Drop rows from the end until size are held; the range ends at the last one
+ * left.  More are held if the last one has equals, which stay with it.
  */
 extern void window_trim(Window *window, uint32 size);
 

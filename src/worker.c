@@ -16,7 +16,7 @@
 #include "access/xlog.h"
 #include "apply.h"
 #include "catalog.h"
-#include "catalog/pg_authid.h"
+#include "checkpoint.h"
 #include "decoder.h"
 #include "deliver.h"
 #include "launcher.h"
@@ -43,12 +43,15 @@
 #define CONFIRM_MS			5000	/* how often WAL is given back */
 #define FLUSH_POLL_MS		5		/* while an asynchronous commit is not
 									 * flushed */
+#define SHUTDOWN_MS			2000	/* until windows are saved as they are */
 #define PUBLISH_RETRY_MS	1000	/* after publishing failed */
 
 static RefillPool *pool;
 static List *requests;			/* of Request, not answered yet */
 static TimestampTz confirmed_at;
 static TimestampTz publish_after;	/* a failure: not before */
+static XLogRecPtr replay_end;	/* up to here an earlier worker may have been */
+static TimestampTz checkpointed_at;
 
 /*
  * The subscriptions, and what the read saw.  Reads with today's catalogs: only
@@ -114,9 +117,33 @@ retire(const char *slot_name, bool open)
 		decoder_drop_slot(slot_name);
 	else if (decoder_slot_exists(slot_name))
 		ReplicationSlotDrop(slot_name, true);
+	checkpoint_remove(MyDatabaseId);
 	ereport(DEBUG1,
 			(errmsg_internal("live_topn worker ends: no subscriptions")));
 	return true;
+}
+
+/* Give the feeds what was saved of them. */
+static void
+restore(void)
+{
+	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext,
+												  "live_topn restore",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(scratch);
+	ListCell   *lc;
+
+	foreach(lc, checkpoint_load(decoder_confirmed()))
+	{
+		SavedFeed  *saved = lfirst(lc);
+		Feed	   *feed = feed_find(saved->id);
+
+		if (feed)
+			feed_restore(feed, saved);
+	}
+	InvalidateSystemCaches();
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(scratch);
 }
 
 /*
@@ -141,8 +168,11 @@ start(MemoryContext context, const char *slot_name)
 	apply_startup(context, pool);
 	deliver_startup(context);
 	apply_set_catalog(relid, &view);
+	apply_position()->lsn = decoder_position();
 	foreach(lc, rows)
 		feed_create(lfirst(lc), true);
+	restore();
+	replay_end = request_flush_point();
 	launcher_set_state(WORKER_RUNNING);
 	return true;
 }
@@ -292,6 +322,25 @@ answer_requests(void)
 
 /* ---- the loop ---- */
 
+static bool
+is_replaying(void)
+{
+	return !XLogRecPtrIsInvalid(replay_end);
+}
+
+/* From here on the work of an earlier worker is known. */
+static void
+end_replay(void)
+{
+	HASH_SEQ_STATUS status;
+	Feed	   *feed;
+
+	replay_end = InvalidXLogRecPtr;
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+		feed_end_replay(feed);
+}
+
 /* Decode for a turn; whether there is more WAL. */
 static bool
 decode(void)
@@ -299,12 +348,14 @@ decode(void)
 	bool		more = true;
 
 	for (int i = 0; more && i < RECORDS_PER_TURN &&
-		 deliver_pending() < BATCHES_PER_TURN; i++)
+		 (is_replaying() || deliver_pending() < BATCHES_PER_TURN); i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		more = decoder_step();
 	}
 	apply_position()->lsn = decoder_position();
+	if (is_replaying() && apply_position()->lsn >= replay_end)
+		end_replay();
 	return more;
 }
 
@@ -323,7 +374,7 @@ publish(void)
 {
 	TimestampTz now;
 
-	if (deliver_pending() == 0)
+	if (deliver_pending() == 0 || is_replaying())
 		return;
 	now = GetCurrentTimestamp();
 	if (now < publish_after)
@@ -348,16 +399,52 @@ report(void)
 	pg_atomic_write_u64(&MyWorkerSlot->refills_active, refill_active(pool));
 }
 
+/*
+ * Save the windows if it is time to, and give back WAL that is not needed to
+ * go on from what is saved.
+ */
 static void
-confirm(void)
+confirm(bool now_or_never)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	XLogRecPtr	restart = apply_restart_lsn();
 
-	if (TimestampDifferenceExceeds(confirmed_at, now, CONFIRM_MS))
+	if (is_replaying() || deliver_pending() > 0 ||
+		(!now_or_never &&
+		 !TimestampDifferenceExceeds(confirmed_at, now, CONFIRM_MS)))
+		return;
+
+	if (feed_any_dirty())
 	{
-		decoder_confirm(apply_restart_lsn());
-		confirmed_at = now;
+		int			interval = checkpoint_interval_s * 1000;
+
+		/* rather when all windows are exact, but not too late */
+		if (!now_or_never &&
+			!TimestampDifferenceExceeds(checkpointed_at, now,
+										feed_all_current() ? interval :
+										10 * interval))
+			return;
+		checkpoint_save(restart);
+		feed_clean();
+		checkpointed_at = now;
 	}
+	else if (restart > decoder_confirmed())
+		checkpoint_move(restart);
+	decoder_confirm(restart);
+	confirmed_at = now;
+}
+
+/* Told to end: are the windows as we want to save them? */
+static bool
+may_end(void)
+{
+	static TimestampTz asked_at;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (asked_at == 0)
+		asked_at = now;
+	return is_replaying() || (feed_all_current() && deliver_pending() == 0) ||
+		TimestampDifferenceExceeds(asked_at, now, SHUTDOWN_MS);
 }
 
 static long
@@ -388,6 +475,8 @@ wait(XLogRecPtr flushed)
 			timeout = FLUSH_POLL_MS;
 		if (deliver_pending() > 0)
 			timeout = shorter(timeout, PUBLISH_RETRY_MS);
+		if (ShutdownRequestPending)
+			timeout = shorter(timeout, SHUTDOWN_MS / 10);
 		events = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						   timeout, PG_WAIT_EXTENSION);
@@ -425,8 +514,13 @@ run(const char *slot_name)
 		answer_requests();
 		apply_trim_log();
 		report();
-		confirm();
+		confirm(false);
 
+		if (ShutdownRequestPending && may_end())
+		{
+			confirm(true);
+			break;
+		}
 		if (more)
 			continue;
 		if ((feed_count() == 0 || apply_catalog_is_gone()) &&
@@ -458,6 +552,10 @@ live_topn_worker_main(Datum main_arg)
 	MemoryContextSwitchTo(context);
 	pgstat_report_activity(STATE_RUNNING, NULL);
 	if (start(context, slot_name))
+	{
+		/* from now on we want to end in good order */
+		pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 		run(slot_name);
+	}
 	proc_exit(0);
 }

@@ -43,9 +43,14 @@ typedef struct SubscriptionStats
 
 extern PGDLLEXPORT void live_topn_worker_main(Datum main_arg);
 
-/* Logical message prefix and the kinds of message that backends write. */
+/* Logical messages, transactional: prefix and kinds. */
 #define MESSAGE_PREFIX	"live_topn"
 #define MESSAGE_RESYNC	'R'		/* then the subscription's id, int64 in
 								 * network order; transactional */
+
+#define MESSAGE_PUBLISHED	'P'		/* by a worker, in the transaction that
+									 * publishes: for each batch the id and
+									 * the seq, int64; seq 0 where the result
+									 * at birth became known */
 
 #endif							/* LIVE_TOPN_WORKER_H */

@@ -10,6 +10,8 @@
  */
 #include "postgres.h"
 
+#include <sys/resource.h>
+
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlogreader.h"
@@ -39,6 +41,7 @@ typedef struct NullDecode
 
 	bool		done;			/* the rest is valid */
 	double		seconds;
+	double		cpu;			/* seconds of it that the process computed */
 	int64		commits;
 	int64		changes;
 } NullDecode;
@@ -90,12 +93,23 @@ _PG_output_plugin_init(OutputPluginCallbacks *cb)
 
 /* ---- decoding in a background worker ---- */
 
+static double
+cpu_time(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_utime.tv_sec + usage.ru_stime.tv_sec +
+		(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
 static void
 decode(NullDecode *order)
 {
 	LogicalDecodingContext *ctx;
 	instr_time	start;
 	instr_time	end;
+	double		cpu;
 
 	/* Outside a transaction it would mark this process as a decoding one. */
 	StartTransactionCommand();
@@ -111,6 +125,7 @@ decode(NullDecode *order)
 	XLogBeginRead(ctx->reader, MyReplicationSlot->data.restart_lsn);
 	InvalidateSystemCaches();
 
+	cpu = cpu_time();
 	INSTR_TIME_SET_CURRENT(start);
 	while (ctx->reader->EndRecPtr < order->upto)
 	{
@@ -125,6 +140,7 @@ decode(NullDecode *order)
 	}
 	INSTR_TIME_SET_CURRENT(end);
 	INSTR_TIME_SUBTRACT(end, start);
+	order->cpu = cpu_time() - cpu;
 
 	FreeDecodingContext(ctx);
 	ReplicationSlotRelease();
@@ -153,7 +169,8 @@ null_decode_main(Datum main_arg)
 
 /*
  * null_decode(slot name, upto pg_lsn,
- *			   OUT seconds float8, OUT commits bigint, OUT changes bigint)
+ *			   OUT seconds float8, OUT cpu float8, OUT commits bigint,
+ *			   OUT changes bigint)
  */
 Datum
 null_decode(PG_FUNCTION_ARGS)
@@ -163,8 +180,8 @@ null_decode(PG_FUNCTION_ARGS)
 	dsm_segment *segment = dsm_create(sizeof(NullDecode), 0);
 	NullDecode *order = dsm_segment_address(segment);
 	TupleDesc	tupdesc;
-	Datum		values[3];
-	bool		nulls[3] = {false, false, false};
+	Datum		values[4];
+	bool		nulls[4] = {false, false, false, false};
 	HeapTuple	tuple;
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
@@ -202,8 +219,9 @@ null_decode(PG_FUNCTION_ARGS)
 				 errdetail("The server log has the reason.")));
 
 	values[0] = Float8GetDatum(order->seconds);
-	values[1] = Int64GetDatum(order->commits);
-	values[2] = Int64GetDatum(order->changes);
+	values[1] = Float8GetDatum(order->cpu);
+	values[2] = Int64GetDatum(order->commits);
+	values[3] = Int64GetDatum(order->changes);
 	tuple = heap_form_tuple(BlessTupleDesc(tupdesc), values, nulls);
 	dsm_detach(segment);
 	PG_RETURN_DATUM(HeapTupleGetDatum(tuple));

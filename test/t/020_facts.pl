@@ -27,6 +27,11 @@ my $stops = LiveTopn::RefillStops->new($server);
 # commits of this session wait for no standby
 $writer->do('SET synchronous_commit = local');
 
+# keeps the worker: a new slot would wait for the commit that hangs
+$writer->do('CREATE TABLE idle (id int PRIMARY KEY)');
+$writer->do("SELECT subscribe_topn('SELECT id FROM idle ORDER BY id LIMIT 1',
+	'idle', deliver => 'none')");
+
 my $session;
 my @history;    # { lsn, ids }: results after each commit
 

@@ -1,0 +1,52 @@
+/*
+ * checkpoint.h
+ *	  Windows saved and restored.
+ */
+#ifndef LIVE_TOPN_CHECKPOINT_H
+#define LIVE_TOPN_CHECKPOINT_H
+
+#include "access/htup.h"
+#include "access/xlogdefs.h"
+#include "nodes/pg_list.h"
+#include "window.h"
+
+extern int	checkpoint_interval_s;	/* live_topn.checkpoint_interval */
+
+/* A subscription as it was saved. */
+typedef struct SavedFeed
+{
+	int64		id;
+	int64		seq;			/* of its last batch */
+	XLogRecPtr	last_lsn;
+
+	/* its window, if it was exact at the time; else query_text is NULL */
+	char	   *query_text;
+	XLogRecPtr	lsn;			/* of all records before this */
+	WindowEnd	end;
+	MinimalTuple high;			/* if end is WINDOW_BOUNDED */
+	int64		nrows;
+	MinimalTuple *rows;
+} SavedFeed;
+
+/*
+ * Save all feeds as of the log position, durably, with the position that the
+ * slot is to be moved to afterwards.  No batch may be waiting for delivery.
+ */
+extern void checkpoint_save(XLogRecPtr restart);
+
+/*
+ * What was saved is still right if the slot is moved to this position: note
+ * that, durably.
+ */
+extern void checkpoint_move(XLogRecPtr restart);
+
+/*
+ * What was saved, as a list of SavedFeed in CurrentMemoryContext.  Windows are
+ * left out if the slot, at this position, does not go with them.
+ */
+extern List *checkpoint_load(XLogRecPtr confirmed);
+
+/* Remove what was saved of a database. */
+extern void checkpoint_remove(Oid dboid);
+
+#endif							/* LIVE_TOPN_CHECKPOINT_H */
