@@ -21,6 +21,7 @@
 #include "utils/guc.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "worker.h"
 
 /* commands/async.c: a payload must be shorter */
@@ -268,6 +269,7 @@ deliver_publish(void)
 	PG_TRY();
 	{
 		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
 		foreach(lc, queue)
 		{
 			Delivery   *delivery = lfirst(lc);
@@ -277,6 +279,7 @@ deliver_publish(void)
 		}
 		printing = NULL;
 		log_published();
+		PopActiveSnapshot();
 		CommitTransactionCommand();
 		published = true;
 	}

@@ -9,6 +9,7 @@
 #include "executor/executor.h"
 #include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
+#include "utils/memutils.h"
 
 Evaluator *
 evaluator_create(const TopnQuery *query, RowFormat *format)
@@ -21,6 +22,9 @@ evaluator_create(const TopnQuery *query, RowFormat *format)
 	evaluator->query = query;
 	evaluator->format = format;
 	evaluator->econtext = CreateStandaloneExprContext();
+	evaluator->change_context = AllocSetContextCreate(CurrentMemoryContext,
+													  "live_topn change",
+													  ALLOCSET_SMALL_SIZES);
 	evaluator->qual = ExecInitQual(query->quals, NULL);
 	evaluator->columns = palloc(sizeof(ExprState *) * ncolumns);
 	evaluator->values = palloc(sizeof(Datum) * ncolumns);
@@ -265,26 +269,15 @@ find_held(Evaluator *evaluator, Window *window, const Change *change,
 	return held;
 }
 
-bool
-evaluate_change(Evaluator *evaluator, Window *window, const Change *change)
+/* evaluate_change for a change of a row, in memory that is reset later. */
+static bool
+change_row(Evaluator *evaluator, Window *window, const Change *change)
 {
 	TableView  *view = table_view(change->table, evaluator->query->relid);
-	Row		   *held;
+	Row		   *held = find_held(evaluator, window, change, view);
 	Row		   *row;
 	EvaluateResult result;
 
-	Assert(view != NULL);
-	if (change->kind == CHANGE_TRUNCATE)
-	{
-		/* of one partition: we do not know which rows were in it */
-		if (change->table->relid != evaluator->query->relid)
-			return false;
-		window_clear(window);
-		window_set_end(window, WINDOW_COMPLETE, NULL);
-		return true;
-	}
-
-	held = find_held(evaluator, window, change, view);
 	if (change->new == NULL)
 	{
 		if (held)
@@ -299,4 +292,27 @@ evaluate_change(Evaluator *evaluator, Window *window, const Change *change)
 	if (result == EVALUATE_ROW)
 		window_add(window, row);
 	return result != EVALUATE_MISSING;
+}
+
+bool
+evaluate_change(Evaluator *evaluator, Window *window, const Change *change)
+{
+	MemoryContext caller;
+	bool		complete;
+
+	if (change->kind == CHANGE_TRUNCATE)
+	{
+		/* of one partition: we do not know which rows were in it */
+		if (change->table->relid != evaluator->query->relid)
+			return false;
+		window_clear(window);
+		window_set_end(window, WINDOW_COMPLETE, NULL);
+		return true;
+	}
+
+	MemoryContextReset(evaluator->change_context);
+	caller = MemoryContextSwitchTo(evaluator->change_context);
+	complete = change_row(evaluator, window, change);
+	MemoryContextSwitchTo(caller);
+	return complete;
 }

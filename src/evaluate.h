@@ -14,6 +14,7 @@ typedef struct Evaluator
 	const TopnQuery *query;
 	RowFormat  *format;
 	ExprContext *econtext;
+	MemoryContext change_context;	/* reset for each change */
 	ExprState  *qual;			/* NULL: always true */
 	ExprState  *leading;		/* of the leading sort column */
 	ExprState **columns;

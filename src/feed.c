@@ -23,6 +23,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #define STEPS_PER_TURN		1000	/* commits of the log at a time */
@@ -575,7 +576,10 @@ void
 feed_recheck(Feed *feed)
 {
 	feed->recheck = true;
-	feed->retry_at = 0;
+	if (feed->error)
+		feed->retry_at = Min(feed->retry_at,
+							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 MIN_BACKOFF_MS));
 	activate(feed);
 	if (!feed->loaded)
 		return;
@@ -1052,7 +1056,9 @@ run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 		SetUserIdAndSecContext(feed->row->owner,
 							   SECURITY_RESTRICTED_OPERATION);
 		catalog_apply_settings(feed->row->nsettings, feed->row->settings);
+		PushActiveSnapshot(GetTransactionSnapshot());
 		function(feed, arg);
+		PopActiveSnapshot();
 		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(caller);

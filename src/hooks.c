@@ -128,7 +128,7 @@ hooks_ProcessUtility(PlannedStmt *pstmt, const char *queryString,
 {
 	Node	   *statement = pstmt->utilityStmt;
 	bool		commit_prepared = IsA(statement, TransactionStmt) &&
-		((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
+	((TransactionStmt *) statement)->kind == TRANS_STMT_COMMIT_PREPARED;
 
 	before_utility(statement);
 

@@ -304,11 +304,11 @@ append_sort(Query *source, TargetEntry *tle, Oid sortop, Oid eqop)
 }
 
 /*
- * Is the row ordered by the column already, in a way that tells its values
- * apart like the identity does?
+ * Where in the order the column is, in a way that tells its values apart like
+ * the identity does; -1 if nowhere.
  */
-static bool
-is_sorted_by(Query *source, TargetEntry *tle, Oid eqop)
+static int
+sort_position(Query *source, TargetEntry *tle, Oid eqop)
 {
 	ListCell   *lc;
 
@@ -318,9 +318,9 @@ is_sorted_by(Query *source, TargetEntry *tle, Oid eqop)
 
 		if (clause->tleSortGroupRef == tle->ressortgroupref &&
 			clause->eqop == eqop)
-			return true;
+			return foreach_current_index(lc);
 	}
-	return false;
+	return -1;
 }
 
 /*
@@ -425,6 +425,7 @@ append_identity(ParseState *pstate, TopnQuery *result, Query *source,
 				List *flat_columns, Relation rel, int location)
 {
 	Identity   *identity = choose_identity(rel);
+	int			last = 0;
 
 	if (identity->keyless)
 	{
@@ -461,7 +462,11 @@ append_identity(ParseState *pstate, TopnQuery *result, Query *source,
 				tle = append_column(source, (Expr *) collate,
 									result->key_names[i]);
 		}
-		if (!is_sorted_by(source, tle, identity->eqops[i]))
+		if (sort_position(source, tle, identity->eqops[i]) < 0)
 			append_sort(source, tle, identity->ltops[i], identity->eqops[i]);
+		last = Max(last, sort_position(source, tle, identity->eqops[i]));
 	}
+
+	/* no two rows are equal so far: what follows decides nothing */
+	source->sortClause = list_truncate(source->sortClause, last + 1);
 }

@@ -83,10 +83,13 @@ live_topn_stats(PG_FUNCTION_ARGS)
 				values[i] = Int64GetDatum(value);
 		}
 		text = pq_getmsgrawstring(answer);
+
 		values[STATS_COLUMNS - 2] = CStringGetTextDatum(text);
 		text = pq_getmsgrawstring(answer);
+
 		values[STATS_COLUMNS - 1] = CStringGetTextDatum(text);
 		nulls[STATS_COLUMNS - 1] = text[0] == '\0';
+
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 nulls);
 	}
@@ -129,13 +132,29 @@ printable(char *text)
 	return text;
 }
 
-static Interval *
-interval_from(TimestampTz duration)
+/* Three columns: applied lsn, lag in bytes, lag in time. */
+static void
+progress_columns(WorkerSlot *worker, XLogRecPtr flushed, Datum *values,
+				 bool *nulls)
 {
-	Interval   *interval = palloc0(sizeof(Interval));
+	XLogRecPtr	applied = pg_atomic_read_u64(&worker->applied_lsn);
+	TimestampTz applied_at = pg_atomic_read_u64(&worker->applied_at);
+	Interval   *lag = palloc0(sizeof(Interval));
 
-	interval->time = Max(duration, 0);
-	return interval;
+	if (worker->pid == 0 || applied == InvalidXLogRecPtr)
+	{
+		nulls[0] = nulls[1] = nulls[2] = true;
+		return;
+	}
+	values[0] = LSNGetDatum(applied);
+	values[1] = Int64GetDatum(0);
+	if (flushed > applied)
+	{
+		values[1] = Int64GetDatum(flushed - applied);
+		lag->time = Max(GetCurrentTimestamp() - applied_at, 0);
+		nulls[2] = applied_at == 0; /* no commit yet */
+	}
+	values[2] = IntervalPGetDatum(lag);
 }
 
 Datum
@@ -157,45 +176,36 @@ live_topn_workers(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 	{
 		WorkerSlot *worker = &workers[i];
-		Datum		values[WORKERS_COLUMNS];
+		Datum		values[WORKERS_COLUMNS] = {0};
 		bool		nulls[WORKERS_COLUMNS] = {0};
-		XLogRecPtr	applied = worker->pid == 0 ? InvalidXLogRecPtr :
-			pg_atomic_read_u64(&worker->applied_lsn);
-		TimestampTz applied_at = pg_atomic_read_u64(&worker->applied_at);
 		char		slot_name[NAMEDATALEN];
 		char	   *datname = get_database_name(worker->dboid);
-		char	   *error = worker->error[0] != '\0' ? worker->error :
-			worker->pid == 0 ? obstacle : NULL;
-		int			c = 0;
+		char	   *error = worker->error;
 
-		nulls[c] = datname == NULL;
-		values[c++] = datname == NULL ? (Datum) 0 :
-			DirectFunctionCall1(namein, CStringGetDatum(datname));
-		nulls[c] = worker->pid == 0;
-		values[c++] = Int32GetDatum((int32) worker->pid);
+		if (error[0] == '\0')
+			error = worker->pid == 0 ? obstacle : NULL;
 		launcher_slot_name(worker->dboid, slot_name);
-		values[c++] = DirectFunctionCall1(namein, CStringGetDatum(slot_name));
-		values[c++] = CStringGetTextDatum(state_name(worker->state));
-		nulls[c] = error == NULL;
-		values[c++] = error == NULL ? (Datum) 0 :
-			CStringGetTextDatum(printable(error));
 
-		nulls[c] = applied == InvalidXLogRecPtr;
-		values[c++] = LSNGetDatum(applied);
-		nulls[c] = applied == InvalidXLogRecPtr;
-		values[c++] = Int64GetDatum(flushed > applied ? flushed - applied : 0);
-		nulls[c] = applied == InvalidXLogRecPtr ||
-			(flushed > applied && applied_at == 0);
-		values[c++] = IntervalPGetDatum(interval_from(flushed > applied ?
-													  GetCurrentTimestamp() - applied_at : 0));
+		if (datname != NULL)
+			values[0] = DirectFunctionCall1(namein, CStringGetDatum(datname));
+		else
+			nulls[0] = true;
+		values[1] = Int32GetDatum((int32) worker->pid);
+		nulls[1] = worker->pid == 0;
+		values[2] = DirectFunctionCall1(namein, CStringGetDatum(slot_name));
+		values[3] = CStringGetTextDatum(state_name(worker->state));
+		if (error != NULL)
+			values[4] = CStringGetTextDatum(printable(error));
+		else
+			nulls[4] = true;
 
-		values[c++] = Int64GetDatum(pg_atomic_read_u64(&worker->commits));
-		values[c++] = Int64GetDatum(pg_atomic_read_u64(&worker->changes));
-		values[c++] = Int64GetDatum(pg_atomic_read_u64(&worker->log_entries));
-		values[c++] = Int64GetDatum(pg_atomic_read_u64(&worker->log_bytes));
-		values[c++] =
-			Int64GetDatum(pg_atomic_read_u64(&worker->refills_active));
-		Assert(c == WORKERS_COLUMNS);
+		progress_columns(worker, flushed, &values[5], &nulls[5]);
+
+		values[8] = Int64GetDatum(pg_atomic_read_u64(&worker->commits));
+		values[9] = Int64GetDatum(pg_atomic_read_u64(&worker->changes));
+		values[10] = Int64GetDatum(pg_atomic_read_u64(&worker->log_entries));
+		values[11] = Int64GetDatum(pg_atomic_read_u64(&worker->log_bytes));
+		values[12] = Int64GetDatum(pg_atomic_read_u64(&worker->refills_active));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 nulls);
 	}

@@ -36,9 +36,9 @@ static int
 interval_ms(Interval *interval)
 {
 	int64		days = (int64) interval->month * DAYS_PER_MONTH +
-		interval->day;
+	interval->day;
 	double		ms = (double) days * SECS_PER_DAY * 1000.0 +
-		interval->time / 1000.0;
+	interval->time / 1000.0;
 
 	if (ms < 0)
 		ereport(ERROR,
@@ -85,7 +85,7 @@ typedef struct WindowResult
 static WindowResult *
 get_result(FunctionCallInfo fcinfo)
 {
-	WindowResult	   *result = palloc(sizeof(WindowResult));
+	WindowResult *result = palloc(sizeof(WindowResult));
 	StringInfo	answer;
 	char	   *name;
 	bool		own;
@@ -177,7 +177,7 @@ result_json(WindowResult *result)
 Datum
 live_topn_snapshot(PG_FUNCTION_ARGS)
 {
-	WindowResult	   *result = get_result(fcinfo);
+	WindowResult *result = get_result(fcinfo);
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
 	TupleDesc	desc;
@@ -222,7 +222,7 @@ Datum
 live_topn_rows(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	WindowResult	   *result;
+	WindowResult *result;
 	TupleTableSlot *slot;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);

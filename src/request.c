@@ -573,7 +573,7 @@ request_progress(void)
 	dlist_foreach_modify(iter, &sending)
 	{
 		struct RequestPrivate *private =
-			dlist_container(struct RequestPrivate, node, iter.cur);
+		dlist_container(struct RequestPrivate, node, iter.cur);
 
 		if (send_on(private))
 		{

@@ -78,6 +78,15 @@ subscription_object(Oid relid, const char *name)
 	return object;
 }
 
+/* Was the row written by the current transaction? */
+static bool
+is_own_row(HeapTuple tuple)
+{
+	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+
+	return TransactionIdIsCurrentTransactionId(xmin);
+}
+
 SubscriptionRow *
 subscription_find(const char *name, bool *own)
 {
@@ -98,8 +107,7 @@ subscription_find(const char *name, bool *own)
 	{
 		row = catalog_row(tuple, RelationGetDescr(rel));
 		if (own != NULL)
-			*own = TransactionIdIsCurrentTransactionId(
-				HeapTupleHeaderGetXmin(tuple->t_data));
+			*own = is_own_row(tuple);
 	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
@@ -132,8 +140,7 @@ subscription_exists(void)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
 	while (!found && (tuple = systable_getnext(scan)) != NULL)
-		found = !TransactionIdIsCurrentTransactionId(
-			HeapTupleHeaderGetXmin(tuple->t_data));
+		found = !is_own_row(tuple);
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
@@ -283,9 +290,9 @@ current_settings(void)
 	for (int i = 0; i < lengthof(recorded_settings); i++)
 	{
 		const char *name = recorded_settings[i];
+		const char *value = GetConfigOption(name, false, false);
 
-		settings[i] = CStringGetTextDatum(
-			psprintf("%s=%s", name, GetConfigOption(name, false, false)));
+		settings[i] = CStringGetTextDatum(psprintf("%s=%s", name, value));
 	}
 	return PointerGetDatum(construct_array(settings,
 										   lengthof(recorded_settings),
@@ -321,10 +328,10 @@ static bool
 insert_subscription(Oid relid, Datum *values, bool *isnull)
 {
 	static const char *const sql =
-		"INSERT INTO live_topn.subscription (id, name, owner, query, args,"
-		" deliver, ranks, cushion, throttle, lease, settings)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-		" ON CONFLICT ON CONSTRAINT subscription_name_key DO NOTHING";
+	"INSERT INTO live_topn.subscription (id, name, owner, query, args,"
+	" deliver, ranks, cushion, throttle, lease, settings)"
+	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+	" ON CONFLICT ON CONSTRAINT subscription_name_key DO NOTHING";
 	Oid			types[Natts_subscription] = {
 		INT8OID, TEXTOID, REGROLEOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID,
 		INT4OID, INTERVALOID, INTERVALOID, TEXTARRAYOID
@@ -390,7 +397,7 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	{
 		int64		id = nextval_internal(sequence, false);
 		const char *try = name != NULL ? name :
-			psprintf("topn_" INT64_FORMAT, id);
+		psprintf("topn_" INT64_FORMAT, id);
 
 		CHECK_FOR_INTERRUPTS();
 		VALUE(id) = Int64GetDatum(id);

@@ -301,30 +301,6 @@ make_tier(TopnQuery *query, const KeysetColumn *columns, int nfixed,
 }
 
 /*
- * The number of leading sort columns that no two rows have in common.
- */
-static int
-identifying_prefix(const TopnQuery *query)
-{
-	int			n = list_length(query->source->sortClause);
-	int			result = 0;
-
-	if (query->keyless)
-		return n;
-
-	for (int i = 0; i < query->nkeys; i++)
-	{
-		int			position = n;
-
-		while (position > 1 &&
-			   query->sort[position - 1].attno != query->keys[i])
-			position--;
-		result = Max(result, position);
-	}
-	return result;
-}
-
-/*
  * The tiers of all rows whose first nfixed columns are what the prefix says.
  * If nulls of the next column are where an index in the usual order does not
  * have them, they are a tier of their own.
@@ -336,7 +312,7 @@ tiers_of_all(TopnQuery *query, KeysetColumn *columns, int nfixed, List *prefix)
 	List	   *nulls;
 	List	   *others;
 
-	if (nfixed >= identifying_prefix(query))
+	if (nfixed >= list_length(query->source->sortClause))
 		return list_make1(make_tier(query, columns, nfixed, prefix, NULL,
 									false));
 	if (!column->nullable || column->nulls_first == column->descending)
@@ -361,7 +337,6 @@ make_tiers(TopnQuery *query, TupleTableSlot *after)
 	if (after == NULL)
 		return tiers_of_all(query, columns, 0, NIL);
 
-	/* to the last column: the row itself may have changed and sort later now */
 	for (int nfixed = list_length(query->source->sortClause) - 1; nfixed >= 0;
 		 nfixed--)
 	{
