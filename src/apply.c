@@ -56,7 +56,7 @@ static uint64 changes;
 
 static Oid	catalog_table;
 static ReadView catalog_view;
-static bool catalog_gone;
+static bool catalog_invalidated;
 
 /* the commit that is being decoded */
 static MemoryContext commit_context;
@@ -140,7 +140,19 @@ apply_changes(void)
 bool
 apply_catalog_is_gone(void)
 {
-	return catalog_gone;
+	MemoryContext caller = CurrentMemoryContext;
+	bool		gone;
+
+	/* dropping the table invalidates it, but VACUUM does, too */
+	if (!catalog_invalidated)
+		return false;
+	StartTransactionCommand();
+	gone = catalog_relid() != catalog_table;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	InvalidateSystemCaches();
+	catalog_invalidated = gone;
+	return gone;
 }
 
 /* The feeds of a table, or of an ancestor of it. */
@@ -371,7 +383,7 @@ apply_invalidation(const SharedInvalidationMessage *message)
 		List	   *relids = watch ? watch->relids : NIL;
 
 		if (relid == catalog_table && OidIsValid(relid))
-			catalog_gone = true;
+			catalog_invalidated = true;
 		feed_scan(&status);
 		while ((feed = feed_scan_next(&status)) != NULL)
 			if (relid == InvalidOid || feed->error ||
