@@ -44,9 +44,6 @@ INSERT INTO player
 CREATE TABLE other (LIKE player INCLUDING ALL);
 INSERT INTO other SELECT * FROM player;
 VACUUM ANALYZE;
-SELECT subscribe_topn('SELECT id, score, name FROM player
-					   ORDER BY score DESC LIMIT 50', name => 'top');
-SELECT topn_sync('1 min');
 SQL
 
 for table in other player; do
@@ -57,7 +54,8 @@ UPDATE $table SET score = :score WHERE id = :id;
 SQL
 done
 mv "$workdir/other.sql" "$workdir/none.sql"
-mv "$workdir/player.sql" "$workdir/few.sql"
+cp "$workdir/player.sql" "$workdir/few.sql"
+mv "$workdir/player.sql" "$workdir/refill.sql"
 cat >"$workdir/every.sql" <<'SQL'
 \set id random(1, 50)
 \set score random(2000000, 3000000)
@@ -88,17 +86,22 @@ worker_cpu()
 	cut -d ' ' -f 1 "/proc/$worker/schedstat"
 }
 
-# measure CASE: one line, "commits changes batches" and the seconds: "null
-# null-cpu topn topn-cpu"
+# measure CASE: one line, "commits changes batches refills" and the seconds:
+# "null null-cpu topn topn-cpu"
 measure()
 {
+	# A cushion that lasts, but for the case of refills.
+	[ "$1" = refill ] && cushion=NULL || cushion=1000
 	sql 'VACUUM'
 	sql 'CHECKPOINT'
-	sql "SELECT topn_sync('10 min')" >/dev/null
+	sql "SELECT subscribe_topn('SELECT id, score, name FROM player
+		ORDER BY score DESC LIMIT 50', name => 'top', cushion => $cushion)" \
+		>/dev/null
+	sql "SELECT topn_snapshot('top')" >/dev/null
 	sql "SELECT pg_create_logical_replication_slot('null', 'null_plugin')" \
 		>/dev/null
 	worker=$(sql 'SELECT pid FROM topn_worker')
-	batches=$(sql 'SELECT batches FROM topn_stats')
+	before=$(sql 'SELECT batches, refills FROM topn_stats')
 
 	kill -STOP "$worker"
 	load "$1"
@@ -121,9 +124,11 @@ SQL
 	[ "$worker" = "$(sql 'SELECT pid FROM topn_worker')" ] ||
 		{ echo "the worker was restarted" >&2; exit 1; }
 	sql "SELECT pg_drop_replication_slot('null')" >/dev/null
-	batches=$(($(sql 'SELECT batches FROM topn_stats') - batches))
-	echo "$null|$batches|$topn|$cpu" |
-		awk -F '|' '{ print $3, $4, $5, $1, $2, $6, $7 / 1e9 }'
+	after=$(sql 'SELECT batches, refills FROM topn_stats')
+	sql "SELECT unsubscribe_topn('top')"
+	wait_for 'SELECT count(*) = 0 FROM pg_replication_slots'
+	echo "$null|$before|$after|$topn|$cpu" | awk -F '|' \
+		'{ print $3, $4, $7 - $5, $8 - $6, $1, $2, $9, $10 / 1e9 }'
 }
 
 column()
@@ -138,12 +143,13 @@ echo
 echo "One subscription: the first 50 of $BIG_ROWS rows. Medians of $ROUNDS" \
 	"rounds: elapsed time, and CPU time of the process in parentheses."
 echo
-echo "| WAL | commits | changes | batches | empty callbacks | live_topn | ratio | commits/s | changes/s |"
-echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|"
-for case in none few every big; do
+echo "| WAL | commits | changes | batches | refills | empty callbacks | live_topn | ratio | commits/s | changes/s |"
+echo "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+for case in none few refill every big; do
 	case $case in
 		none) title='one-row updates of another table' ;;
 		few) title='one-row updates, few touch the window' ;;
+		refill) title='the same, with a small cushion' ;;
 		every) title='one-row updates, every one touches the window' ;;
 		big) title="updates of $BIG_ROWS rows, none touches the window" ;;
 	esac
@@ -155,9 +161,10 @@ for case in none few every big; do
 		measure $case >>"$workdir/measured"
 	done
 	commits=$(column 1) changes=$(column 2) batches=$(column 3)
-	null=$(column 4) null_cpu=$(column 5) topn=$(column 6) topn_cpu=$(column 7)
-	calc "| $title | %d | %d | %d | %.3f s (%.3f s) | %.3f s (%.3f s) | %.2f (%.2f) | %d | %d |\n" \
-		"$commits" "$changes" "$batches" "$null" "$null_cpu" \
+	refills=$(column 4) null=$(column 5) null_cpu=$(column 6)
+	topn=$(column 7) topn_cpu=$(column 8)
+	calc "| $title | %d | %d | %d | %d | %.3f s (%.3f s) | %.3f s (%.3f s) | %.2f (%.2f) | %d | %d |\n" \
+		"$commits" "$changes" "$batches" "$refills" "$null" "$null_cpu" \
 		"$topn" "$topn_cpu" "$null / $topn" "$null_cpu / $topn_cpu" \
 		"$commits / $topn" "$changes / $topn"
 done

@@ -199,27 +199,32 @@ batch_free(Batch *batch)
 }
 
 void
-batch_append(StringInfo out, const char *name, const Batch *batch,
-			 BatchFormat *format, const RowFormat *rows)
+batch_append_head(StringInfo out, const char *name, int64 seq,
+				  const CommitInfo *commit, XLogRecPtr from)
 {
 	char		at[MAXDATELEN + 1];
 	int			utc = 0;
 
-	JsonEncodeDateTime(at, TimestampTzGetDatum(batch->commit.time),
-					   TIMESTAMPTZOID, &utc);
+	JsonEncodeDateTime(at, TimestampTzGetDatum(commit->time), TIMESTAMPTZOID,
+					   &utc);
 	appendStringInfoString(out, "{\"sub\":");
 	escape_json(out, name);
 	appendStringInfo(out, ",\"seq\":" INT64_FORMAT ",\"lsn\":\"%X/%X\"",
-					 batch->seq, LSN_FORMAT_ARGS(batch->commit.lsn));
-	if (!XLogRecPtrIsInvalid(batch->from))
-		appendStringInfo(out, ",\"from\":\"%X/%X\"",
-						 LSN_FORMAT_ARGS(batch->from));
-	if (TransactionIdIsValid(batch->commit.xid))
-		appendStringInfo(out, ",\"xid\":%u", batch->commit.xid);
+					 seq, LSN_FORMAT_ARGS(commit->lsn));
+	if (!XLogRecPtrIsInvalid(from))
+		appendStringInfo(out, ",\"from\":\"%X/%X\"", LSN_FORMAT_ARGS(from));
+	if (TransactionIdIsValid(commit->xid))
+		appendStringInfo(out, ",\"xid\":%u", commit->xid);
 	else
 		appendStringInfoString(out, ",\"xid\":null");
 	appendStringInfo(out, ",\"at\":\"%s\",\"deltas\":[", at);
+}
 
+void
+batch_append(StringInfo out, const char *name, const Batch *batch,
+			 BatchFormat *format, const RowFormat *rows)
+{
+	batch_append_head(out, name, batch->seq, &batch->commit, batch->from);
 	if (batch->script)
 	{
 		for (int i = 0; i < batch->script->n; i++)

@@ -22,6 +22,13 @@ extern BatchFormat *batch_format(const TopnQuery *query, TupleDesc desc);
 extern void batch_append_row(StringInfo out, BatchFormat *format,
 							 MinimalTuple tuple);
 
+/*
+ * Append a batch up to its deltas, which "]}" ends.  xid may be invalid, if no
+ * transaction made it; from too.
+ */
+extern void batch_append_head(StringInfo out, const char *name, int64 seq,
+							  const CommitInfo *commit, XLogRecPtr from);
+
 /* What changed one subscription's result, and when. */
 typedef struct Batch
 {

@@ -18,9 +18,20 @@
 #if PG_VERSION_NUM < 170000
 #define log_logical_message(prefix, message, size) \
 	LogLogicalMessage(prefix, message, size, true)
+#define log_logical_message_now(prefix, message, size) \
+	LogLogicalMessage(prefix, message, size, false)
 #else
 #define log_logical_message(prefix, message, size) \
 	LogLogicalMessage(prefix, message, size, true, false)
+#define log_logical_message_now(prefix, message, size) \
+	LogLogicalMessage(prefix, message, size, false, false)
+#endif
+
+/* 8c58624df: from then on the reorder buffer reports progress by itself */
+#if PG_VERSION_NUM < 160000
+#define output_plugin_progress(ctx) OutputPluginUpdateProgress(ctx, false)
+#else
+#define output_plugin_progress(ctx) ((void) (ctx))
 #endif
 
 /* afbfc0298: one object_ownercheck replaced a function per kind of object */

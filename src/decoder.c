@@ -12,6 +12,7 @@
 #include "access/xlogutils.h"
 #include "compat.h"
 #include "decoder.h"
+#include "output_plugin.h"
 #include "replication/decode.h"
 #include "replication/logical.h"
 #include "replication/reorderbuffer.h"
@@ -25,11 +26,6 @@ static void
 startup_cb(LogicalDecodingContext *ctx, OutputPluginOptions *options,
 		   bool is_init)
 {
-	if (decoder_ops == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("streaming of live_topn batches from a replication slot is not supported"),
-				 errhint("Receive the batches with LISTEN.")));
 	options->output_type = OUTPUT_PLUGIN_TEXTUAL_OUTPUT;
 }
 
@@ -91,6 +87,11 @@ commit_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 void
 decoder_output_plugin_init(OutputPluginCallbacks *callbacks)
 {
+	if (decoder_ops == NULL)
+	{
+		output_plugin_init(callbacks);
+		return;
+	}
 	callbacks->startup_cb = startup_cb;
 	callbacks->begin_cb = begin_cb;
 	callbacks->change_cb = change_cb;

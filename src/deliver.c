@@ -164,6 +164,22 @@ notify_parts(const Feed *feed, const Batch *batch, const char *json)
 	}
 }
 
+/* For the output plugin. */
+static void
+log_batch(const Feed *feed, const Batch *batch, StringInfo json)
+{
+	StringInfoData message;
+
+	initStringInfo(&message);
+	pq_sendbyte(&message, MESSAGE_BATCH);
+	pq_sendint32(&message, feed->row->owner);
+	pq_sendint64(&message, batch->seq);
+	pq_sendbytes(&message, feed->row->name, strlen(feed->row->name) + 1);
+	pq_sendbytes(&message, json->data, json->len);
+	log_logical_message(MESSAGE_PREFIX, message.data, message.len);
+	pfree(message.data);
+}
+
 /*
  * Print a batch, as the owner of its feed and under its settings, and put it
  * out.
@@ -172,11 +188,11 @@ static void
 publish(Delivery *delivery)
 {
 	Feed	   *feed = delivery->feed;
+	const char *deliver = feed->row->deliver;
 	StringInfoData json;
 	int			nestlevel;
 
-	if (delivery->batch == NULL ||
-		strcmp(feed->row->deliver, "notify") != 0)
+	if (delivery->batch == NULL || strcmp(deliver, "none") == 0)
 		return;
 
 	initStringInfo(&json);
@@ -188,10 +204,15 @@ publish(Delivery *delivery)
 	AtEOXact_GUC(false, nestlevel);
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 
-	if (json.len < NOTIFY_LIMIT)
-		Async_Notify(feed->row->name, json.data);
-	else
-		notify_parts(feed, delivery->batch, json.data);
+	if (strcmp(deliver, "notify") == 0 || strcmp(deliver, "both") == 0)
+	{
+		if (json.len < NOTIFY_LIMIT)
+			Async_Notify(feed->row->name, json.data);
+		else
+			notify_parts(feed, delivery->batch, json.data);
+	}
+	if (strcmp(deliver, "stream") == 0 || strcmp(deliver, "both") == 0)
+		log_batch(feed, delivery->batch, &json);
 	pfree(json.data);
 }
 

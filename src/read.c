@@ -17,6 +17,7 @@
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
 #include "query.h"
+#include "read.h"
 #include "request.h"
 #include "setup.h"
 #include "subscription.h"
@@ -83,19 +84,13 @@ typedef struct WindowResult
 } WindowResult;
 
 static WindowResult *
-get_result(FunctionCallInfo fcinfo)
+get_result(const char *name)
 {
 	WindowResult *result = palloc(sizeof(WindowResult));
 	StringInfo	answer;
-	char	   *name;
 	bool		own;
 	int			len;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("name must not be null")));
-	name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 	result->subscription = subscription_find(name, &own);
 	if (own)
 		ereport(ERROR,
@@ -121,6 +116,17 @@ get_result(FunctionCallInfo fcinfo)
 	result->nrows = pq_getmsgint64(answer);
 	result->rows = answer;
 	return result;
+}
+
+/* The same for the name that a function was called with. */
+static WindowResult *
+get_named_result(FunctionCallInfo fcinfo)
+{
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("name must not be null")));
+	return get_result(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 }
 
 /* The next of result->nrows rows, in CurrentMemoryContext. */
@@ -177,7 +183,7 @@ result_json(WindowResult *result)
 Datum
 live_topn_snapshot(PG_FUNCTION_ARGS)
 {
-	WindowResult *result = get_result(fcinfo);
+	WindowResult *result = get_named_result(fcinfo);
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
 	TupleDesc	desc;
@@ -189,6 +195,23 @@ live_topn_snapshot(PG_FUNCTION_ARGS)
 	values[2] = PointerGetDatum(result_json(result));
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values,
 											 nulls));
+}
+
+char *
+read_reset_batch(const char *name, int64 *seq)
+{
+	WindowResult *result = get_result(name);
+	text	   *rows = result_json(result);
+	CommitInfo	now = {.lsn = result->lsn,.time = GetCurrentTimestamp()};
+	StringInfoData batch;
+
+	initStringInfo(&batch);
+	batch_append_head(&batch, name, result->seq, &now, InvalidXLogRecPtr);
+	appendStringInfoString(&batch, "{\"op\":\"reset\",\"rows\":");
+	appendBinaryStringInfo(&batch, VARDATA_ANY(rows), VARSIZE_ANY_EXHDR(rows));
+	appendStringInfoString(&batch, "}]}");
+	*seq = result->seq;
+	return batch.data;
 }
 
 /* The column definition list must match the select list. */
@@ -226,7 +249,7 @@ live_topn_rows(PG_FUNCTION_ARGS)
 	TupleTableSlot *slot;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	result = get_result(fcinfo);
+	result = get_named_result(fcinfo);
 	check_columns(result, rsinfo->setDesc);
 
 	slot = MakeSingleTupleTableSlot(result->desc, &TTSOpsMinimalTuple);

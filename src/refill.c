@@ -17,6 +17,7 @@
 #include "catalog/pg_inherits.h"
 #include "common/pg_prng.h"
 #include "libpq/pqformat.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -83,6 +84,20 @@ struct RefillPool
 	RefillSlot	slots[REFILL_MAX_WORKERS];
 };
 
+/*
+ * before_shmem_exit: a query that nobody waits for any more would only be in
+ * the way, of DROP DATABASE for example.
+ */
+static void
+terminate_workers(int code, Datum arg)
+{
+	RefillPool *pool = (RefillPool *) DatumGetPointer(arg);
+
+	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
+		if (pool->slots[i].handle)
+			TerminateBackgroundWorker(pool->slots[i].handle);
+}
+
 RefillPool *
 refill_pool_create(MemoryContext parent)
 {
@@ -91,6 +106,7 @@ refill_pool_create(MemoryContext parent)
 	RefillPool *pool = MemoryContextAllocZero(context, sizeof(RefillPool));
 
 	pool->context = context;
+	before_shmem_exit(terminate_workers, PointerGetDatum(pool));
 	return pool;
 }
 
@@ -739,6 +755,8 @@ live_topn_refill_main(Datum main_arg)
 	out_handle = shm_mq_attach(out, segment, NULL);
 
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
+	SetConfigOption("client_encoding", GetDatabaseEncodingName(),
+					PGC_USERSET, PGC_S_OVERRIDE);
 
 	context = AllocSetContextCreate(TopMemoryContext, "live_topn request",
 									ALLOCSET_DEFAULT_SIZES);

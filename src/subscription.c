@@ -194,12 +194,8 @@ check_name(const char *name)
 static void
 check_deliver(const char *deliver)
 {
-	if (strcmp(deliver, "stream") == 0 || strcmp(deliver, "both") == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("deliver \"%s\" is not supported yet", deliver),
-				 errhint("Use \"notify\" or \"none\".")));
-	if (strcmp(deliver, "notify") != 0 && strcmp(deliver, "none") != 0)
+	if (strcmp(deliver, "notify") != 0 && strcmp(deliver, "stream") != 0 &&
+		strcmp(deliver, "both") != 0 && strcmp(deliver, "none") != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("invalid value for deliver: \"%s\"", deliver),

@@ -21,6 +21,7 @@
 #include "deliver.h"
 #include "launcher.h"
 #include "libpq/pqformat.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -545,6 +546,8 @@ live_topn_worker_main(Datum main_arg)
 	launcher_attach();
 	launcher_slot_name(MyDatabaseId, slot_name);
 	SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
+	SetConfigOption("client_encoding", GetDatabaseEncodingName(),
+					PGC_USERSET, PGC_S_OVERRIDE);
 	SetConfigOption("search_path", "", PGC_USERSET, PGC_S_OVERRIDE);
 
 	context = AllocSetContextCreate(TopMemoryContext, "live_topn worker",

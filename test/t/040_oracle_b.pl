@@ -22,6 +22,7 @@ use FindBin;
 use lib "$FindBin::Bin/../lib";
 
 use POSIX ();
+use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -43,6 +44,7 @@ use constant TRANSACTIONS_PER_WRITER => 60;
 my $server = LiveTopn::Server->start('oracle_b',
 	conf => 'deadlock_timeout = 20ms');
 my $dbh = $server->connect;
+my @trace;    # of the replay: commits, results, batches
 my %total = (commits => 0, batches => 0, coalesced => 0, snapshots => 0);
 
 $dbh->do(LiveTopn::Generator->prepare_database);
@@ -74,6 +76,7 @@ sub play_round
 	my $session = $server->session;
 	my (@setup, %watched, $shadow);
 
+	@trace = ();
 	$session->dbh->do('SET client_min_messages = warning');
 	$server->set(
 		'live_topn.debug_refill_delay' => $random->pick(0, 5, 20, 100));
@@ -97,9 +100,29 @@ sub play_round
 	eval { $shadow->drop } if $shadow;
 	eval { $dbh->do($generator->drop_table) };
 	return if $played;
-	return join "\n", $error, 'table:', @setup, 'subscriptions:',
-	  map { "$_ ($watched{$_}{how}): " . $watched{$_}{query}->text }
-	  sort keys %watched;
+	return "$error\n" . save_history($round, \@setup, \%watched);
+}
+
+# Keep the history as far as it was replayed; returns a text that says where.
+sub save_history
+{
+	my ($round, $setup, $watched) = @_;
+	my $file = "$PostgreSQL::Test::Utils::log_path/oracle_b_$round.txt";
+	my @lines = (
+		@$setup,
+		map({ "$_ ($watched->{$_}{how}): " . $watched->{$_}{query}->text }
+			sort keys %$watched),
+		@trace);
+
+	for my $name (sort keys %$watched)
+	{
+		push @lines, "not compared: $_->{json}"
+		  for @{ $watched->{$name}{batches} // [] };
+	}
+	open my $handle, '>', $file or die "could not write $file: $!";
+	print $handle map { "$_\n" } @lines;
+	close $handle;
+	return "the history up to there is in $file";
 }
 
 # Subscribe, perhaps while others write.
@@ -218,6 +241,8 @@ sub verify
 		my $commit = $commits[$i];
 
 		verify_snapshots($_, $watched->{$_}, $commit) for sort keys %$watched;
+		push @trace, "commit of $commit->{xid} at $commit->{lsn}",
+		  map { "  $_" } @{ $commit->{changes} };
 		$shadow->replay($commit);
 		verify_commit($_, $watched->{$_}, $commit, $truth->($_),
 			$generator->key_identity, \@commits)
@@ -265,6 +290,8 @@ sub verify_commit
 	my $order = $batch ? lsn_cmp($batch->{lsn}, $commit->{lsn}) : 1;
 
 	$watch->{truth} = $truth;
+	push @trace, "  $name: " . join ' ', map { $_->{key} } @$truth;
+	push @trace, "    $batch->{json}" if $order == 0;
 	return unless $watch->{started};
 	die "$name: a batch at $batch->{lsn}, where no commit is\n" if $order < 0;
 
@@ -300,10 +327,10 @@ sub verify_range
 		  && lsn_cmp($_->{lsn}, $batch->{lsn}) <= 0
 	} @$commits;
 
-	die "$name: from $batch->{from}, where no commit is\n"
+	die "$name: from $batch->{from}, where no commit is: $batch->{json}\n"
 	  if $range[0]{lsn} ne $batch->{from};
-	die "$name: $batch->{from} to $batch->{lsn} in one batch, though every"
-	  . " old row is known\n"
+	die "$name: several commits in one batch, though every old row is known:"
+	  . " $batch->{json}\n"
 	  unless $may_coalesce || grep { LiveTopn::Shadow::truncates($_) } @range;
 	return;
 }

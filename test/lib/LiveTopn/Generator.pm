@@ -293,7 +293,7 @@ sub create_table
 	if ($self->{identity} =~ /^(full|keyless)$/)
 	{
 		push @sql, "ALTER TABLE $_ REPLICA IDENTITY FULL"
-		  for $self->_storage_tables;
+		  for $table, $self->{partitioned} ? $self->_storage_tables : ();
 	}
 	for my $name ($self->_storage_tables)
 	{
