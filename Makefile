@@ -33,6 +33,7 @@ OBJS = \
 	src/apply.o \
 	src/decoder.o \
 	src/deliver.o \
+	src/history.o \
 	src/output_plugin.o \
 	src/checkpoint.o \
 	src/worker.o

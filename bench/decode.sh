@@ -125,7 +125,7 @@ SQL
 		{ echo "the worker was restarted" >&2; exit 1; }
 	sql "SELECT pg_drop_replication_slot('null')" >/dev/null
 	after=$(sql 'SELECT batches, refills FROM topn_stats')
-	sql "SELECT unsubscribe_topn('top')"
+	sql "SELECT unsubscribe_topn('top')" >/dev/null
 	wait_for 'SELECT count(*) = 0 FROM pg_replication_slots'
 	echo "$null|$before|$after|$topn|$cpu" | awk -F '|' \
 		'{ print $3, $4, $7 - $5, $8 - $6, $1, $2, $9, $10 / 1e9 }'

@@ -65,7 +65,7 @@ for _ in $(seq 1 "$ROUNDS"); do
 			ORDER BY score DESC LIMIT 100', name => 'top')" >/dev/null
 	sql "SELECT topn_sync('1 min')" >/dev/null
 	run top "SELECT topn_sync('1 min')" >>"$workdir/top"
-	sql "SELECT unsubscribe_topn('top')"
+	sql "SELECT unsubscribe_topn('top')" >/dev/null
 done
 
 column()

@@ -135,7 +135,7 @@ IS 'the current result of a subscription as rows';
 CREATE FUNCTION @extschema@.topn_poll(
 	name text, after bigint, timeout interval DEFAULT '0')
 RETURNS SETOF json
-AS 'MODULE_PATHNAME', 'live_topn_not_yet'
+AS 'MODULE_PATHNAME', 'live_topn_poll'
 LANGUAGE C;
 
 COMMENT ON FUNCTION @extschema@.topn_poll(text, bigint, interval)
@@ -151,7 +151,7 @@ IS 'publish a batch with the whole result of a subscription';
 
 CREATE FUNCTION @extschema@.topn_renew(name text)
 RETURNS void
-AS 'MODULE_PATHNAME', 'live_topn_not_yet'
+AS 'MODULE_PATHNAME', 'live_topn_renew'
 LANGUAGE C;
 
 COMMENT ON FUNCTION @extschema@.topn_renew(text)

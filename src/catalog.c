@@ -11,6 +11,7 @@
 #include "catalog/pg_type.h"
 #include "catalog.h"
 #include "commands/extension.h"
+#include "utils/timestamp.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -74,11 +75,26 @@ catalog_row(HeapTuple tuple, TupleDesc desc)
 	row->deliver = TextDatumGetCString(VALUE(deliver));
 	row->ranks = TextDatumGetCString(VALUE(ranks));
 	row->cushion = IS_NULL(cushion) ? -1 : DatumGetInt32(VALUE(cushion));
+	if (!IS_NULL(throttle))
+		row->throttle_ms = interval_ms(DatumGetIntervalP(VALUE(throttle)));
+	if (!IS_NULL(lease))
+		row->lease_ms = interval_ms(DatumGetIntervalP(VALUE(lease)));
 	row->nsettings = text_array(VALUE(settings), &row->settings);
 
 #undef VALUE
 #undef IS_NULL
 	return row;
+}
+
+int64
+interval_ms(const Interval *interval)
+{
+	int64		days = (int64) interval->month * DAYS_PER_MONTH +
+		interval->day;
+	double		ms = (double) days * SECS_PER_DAY * 1000.0 +
+		interval->time / 1000.0;
+
+	return (int64) Max(Min(ms, 1e15), -1e15);
 }
 
 int

@@ -10,6 +10,7 @@
 
 #include "access/htup.h"
 #include "access/tupdesc.h"
+#include "datatype/timestamp.h"
 
 #define CATALOG_SCHEMA	"live_topn"
 #define CATALOG_TABLE	"subscription"
@@ -38,12 +39,17 @@ typedef struct SubscriptionRow
 	char	   *deliver;
 	char	   *ranks;
 	int			cushion;		/* rows; -1: by itself */
+	int64		throttle_ms;	/* 0: none */
+	int64		lease_ms;		/* 0: none */
 	int			nsettings;
 	char	  **settings;		/* name=value */
 } SubscriptionRow;
 
 /* The table's OID by today's catalogs, InvalidOid without the extension. */
 extern Oid	catalog_relid(void);
+
+/* An interval in milliseconds, months counted as 30 days. */
+extern int64 interval_ms(const Interval *interval);
 
 /* A row of the table, copied into CurrentMemoryContext. */
 extern SubscriptionRow *catalog_row(HeapTuple tuple, TupleDesc desc);

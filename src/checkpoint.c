@@ -137,7 +137,7 @@ put_feed(CheckpointFile *file, const Feed *feed)
 	put_int(file, feed->id);
 	put_int(file, feed->seq);
 	put_int(file, feed->last_lsn);
-	if (feed->error || feed->forget || !feed_is_current(feed))
+	if (feed->error || feed->forget || feed->held || !feed_is_current(feed))
 	{
 		put_int(file, 0);
 		return;

@@ -31,9 +31,12 @@ typedef struct Delivery
 {
 	Feed	   *feed;
 	Batch	   *batch;			/* NULL: announce the result at birth */
+	char	   *json;			/* while it is published */
+	int			length;
 } Delivery;
 
 static MemoryContext context;
+static MemoryContext json_context;	/* batches while they are published */
 static List *queue;				/* of Delivery */
 
 void
@@ -41,6 +44,8 @@ deliver_startup(MemoryContext parent)
 {
 	context = AllocSetContextCreate(parent, "live_topn batches",
 									ALLOCSET_DEFAULT_SIZES);
+	json_context = AllocSetContextCreate(context, "live_topn JSON",
+										 ALLOCSET_DEFAULT_SIZES);
 }
 
 MemoryContext
@@ -53,7 +58,7 @@ void
 deliver_enqueue(Feed *feed, Batch *batch)
 {
 	MemoryContext caller = MemoryContextSwitchTo(context);
-	Delivery   *delivery = palloc(sizeof(Delivery));
+	Delivery   *delivery = palloc0(sizeof(Delivery));
 
 	delivery->feed = feed;
 	delivery->batch = batch;
@@ -189,13 +194,16 @@ publish(Delivery *delivery)
 {
 	Feed	   *feed = delivery->feed;
 	const char *deliver = feed->row->deliver;
+	MemoryContext caller;
 	StringInfoData json;
 	int			nestlevel;
 
-	if (delivery->batch == NULL || strcmp(deliver, "none") == 0)
+	if (delivery->batch == NULL)
 		return;
 
+	caller = MemoryContextSwitchTo(json_context);
 	initStringInfo(&json);
+	MemoryContextSwitchTo(caller);
 	SetUserIdAndSecContext(feed->row->owner, SECURITY_RESTRICTED_OPERATION);
 	nestlevel = catalog_apply_settings(feed->row->nsettings,
 									   feed->row->settings);
@@ -213,7 +221,8 @@ publish(Delivery *delivery)
 	}
 	if (strcmp(deliver, "stream") == 0 || strcmp(deliver, "both") == 0)
 		log_batch(feed, delivery->batch, &json);
-	pfree(json.data);
+	delivery->json = json.data;
+	delivery->length = json.len;
 }
 
 /*
@@ -287,6 +296,7 @@ deliver_publish(void)
 	if (queue == NIL)
 		return true;
 
+	MemoryContextReset(json_context);
 	PG_TRY();
 	{
 		StartTransactionCommand();
@@ -329,9 +339,17 @@ deliver_publish(void)
 	if (published)
 	{
 		foreach(lc, queue)
-			free_delivery(lfirst(lc));
+		{
+			Delivery   *delivery = lfirst(lc);
+
+			if (delivery->batch)
+				history_add(delivery->feed->history, delivery->batch->seq,
+							delivery->json, delivery->length);
+			free_delivery(delivery);
+		}
 		list_free(queue);
 		queue = NIL;
+		MemoryContextReset(json_context);
 	}
 	return published;
 }

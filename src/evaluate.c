@@ -5,6 +5,7 @@
 #include "postgres.h"
 
 #include "access/sysattr.h"
+#include "catalog/pg_class.h"
 #include "evaluate.h"
 #include "executor/executor.h"
 #include "nodes/makefuncs.h"
@@ -48,6 +49,9 @@ evaluator_create(const TopnQuery *query, RowFormat *format)
 		pull_varattnos((Node *) column->expr, 1, &evaluator->used_by_sort);
 	}
 	evaluator->leading = evaluator->columns[query->sort[0].attno - 1];
+	evaluator->vars = list_concat(pull_var_clause((Node *) query->quals, 0),
+								  pull_var_clause((Node *) query->targetlist,
+												  0));
 	return evaluator;
 }
 
@@ -58,7 +62,7 @@ evaluator_free(Evaluator *evaluator)
 }
 
 static bool
-fits(List *vars, TupleDesc desc)
+types_fit(List *vars, TupleDesc desc)
 {
 	ListCell   *lc;
 
@@ -78,22 +82,47 @@ fits(List *vars, TupleDesc desc)
 	return true;
 }
 
-bool
-evaluator_accepts(Evaluator *evaluator, Table *table)
+/* Are the columns of the query's identity in old tuples of the table? */
+static bool
+identity_fits(const TopnQuery *query, const Table *table,
+			  const TableView *view)
 {
-	const TopnQuery *query = evaluator->query;
-	TableView  *view;
-	List	   *vars;
-
-	if (table == evaluator->accepted)
+	if (table->replident == REPLICA_IDENTITY_FULL)
 		return true;
-	view = table_view(table, query->relid);
-	vars = list_concat(pull_var_clause((Node *) query->quals, 0),
-					   pull_var_clause((Node *) query->targetlist, 0));
-	if (fits(vars, view->slot->tts_tupleDescriptor))
-		evaluator->accepted = table;
-	list_free(vars);
-	return evaluator->accepted == table;
+	if (query->keyless)
+		return false;
+	for (int i = 0; i < query->nkeys; i++)
+	{
+		AttrNumber	attnum = query->key_attnums[i];
+
+		if (view->map)
+			attnum = view->map->attnums[attnum - 1];
+		if (!bms_is_member(attnum - FirstLowInvalidHeapAttributeNumber,
+						   table->identity))
+			return false;
+	}
+	return true;
+}
+
+bool
+evaluator_accepts(Evaluator *evaluator, const Change *change)
+{
+	Table	   *table = change->table;
+	TableFit   *fit = &evaluator->fits[table->serial % EVALUATOR_FITS];
+
+	if (fit->serial != table->serial)
+	{
+		const TopnQuery *query = evaluator->query;
+		TableView  *view = table_view(table, query->relid);
+
+		fit->serial = table->serial;
+		fit->types = types_fit(evaluator->vars,
+							   view->slot->tts_tupleDescriptor);
+		fit->identity = fit->types && identity_fits(query, table, view);
+	}
+	if (change->kind == CHANGE_UPDATE || change->kind == CHANGE_DELETE)
+		return fit->identity;
+	return fit->types;
 }
 
 /*
@@ -251,11 +280,6 @@ find_held(Evaluator *evaluator, Window *window, const Change *change,
 		return window_find_key(window, keys, nulls);
 	}
 
-	if (change->old == NULL || change->old_is_key)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("a change of a row does not say which row it was"),
-				 errhint("Set REPLICA IDENTITY FULL on the table.")));
 	if (evaluate_tuple(evaluator, window, change->table, view, change->old,
 					   NULL, &held) == EVALUATE_ROW)
 	{
@@ -300,6 +324,8 @@ evaluate_change(Evaluator *evaluator, Window *window, const Change *change)
 	MemoryContext caller;
 	bool		complete;
 
+	if (change->kind == CHANGE_REWRITE)
+		return false;
 	if (change->kind == CHANGE_TRUNCATE)
 	{
 		/* of one partition: we do not know which rows were in it */

@@ -9,6 +9,16 @@
 #include "table.h"
 #include "window.h"
 
+/* What evaluator_accepts has found out about a table. */
+typedef struct TableFit
+{
+	uint64		serial;			/* of the table; 0: none */
+	bool		types;			/* the columns have the right types */
+	bool		identity;		/* old tuples tell which row it was */
+} TableFit;
+
+#define EVALUATOR_FITS	16
+
 typedef struct Evaluator
 {
 	const TopnQuery *query;
@@ -21,7 +31,8 @@ typedef struct Evaluator
 	Datum	   *values;
 	bool	   *nulls;
 
-	const Table *accepted;		/* a table that fits, see evaluator_accepts */
+	List	   *vars;			/* all that the query uses */
+	TableFit	fits[EVALUATOR_FITS];
 
 	/* columns of the table, offset as by pull_varattnos */
 	Bitmapset  *used;
@@ -45,10 +56,10 @@ extern void evaluator_free(Evaluator *evaluator);
 
 /*
  * Do the columns that the query uses have, in the table as it is at this
- * place of the log, the types that the query was analysed with?  Nothing else
- * may be evaluated on it.
+ * place of the log, the types that the query was analysed with, and does the
+ * change say which row it is of?  Nothing else may be evaluated.
  */
-extern bool evaluator_accepts(Evaluator *evaluator, Table *table);
+extern bool evaluator_accepts(Evaluator *evaluator, const Change *change);
 
 /*
  * The row of the query made from a tuple, if it satisfies the filter and lies

@@ -28,6 +28,7 @@
 
 #define STEPS_PER_TURN		1000	/* commits of the log at a time */
 #define READ_AGAIN_MS		10
+#define DROP_RETRY_MS		10000
 #define MIN_BACKOFF_MS		250
 #define MAX_BACKOFF_MS		60000
 
@@ -46,6 +47,7 @@ static const LogPosition *position;
 static uint64 generation = 1;
 static int	unresolved;			/* feeds that wait to know their query */
 static bool dirty;				/* something is not as it was saved */
+static TimestampTz next_lease_end;	/* the first to look at; 0: none */
 
 void
 feed_startup(MemoryContext parent, CommitLog *commit_log,
@@ -116,6 +118,8 @@ feed_create(const SubscriptionRow *row, bool found)
 	feed->row = copy_row(row);
 	MemoryContextSetIdentifier(context, feed->row->name);
 	feed->published = -1;
+	feed->history = history_create();
+	feed_renew(feed);
 	feed->replaying = found;
 	dirty = true;
 	if (!found)
@@ -235,6 +239,7 @@ static void
 free_feed(Feed *feed)
 {
 	forget_query(feed);
+	history_free(feed->history);
 	MemoryContextDelete(feed->context);
 }
 
@@ -292,7 +297,7 @@ feed_is_current(const Feed *feed)
 {
 	if (feed->error)
 		return true;
-	if (!feed->loaded || feed->covered > 0 || feed->recheck ||
+	if (!feed->loaded || (feed->covered > 0 && !feed->held) || feed->recheck ||
 		(feed->ticket != 0 && feed->refill_limit == 0))
 		return false;
 	return !feed->behind || feed->cursor == position->commit.no;
@@ -360,6 +365,8 @@ make_deltas(Feed *feed)
 	DeltaScript *script;
 	Batch	   *batch = NULL;
 
+	if (feed->window->nremoved == 0 && feed->window->nadded == 0)
+		return NULL;			/* as nearly always */
 	script = delta_script(feed->window, feed->query->limit,
 						  strcmp(feed->row->ranks, "absolute") == 0);
 	if (script->n == 0)
@@ -398,6 +405,9 @@ publish(Feed *feed)
 		batch->commit = feed->commit;
 		if (feed->covered > 1)
 			batch->from = feed->from;
+		if (feed->row->throttle_ms > 0)
+			feed->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													feed->row->throttle_ms);
 		feed->batches++;
 		feed->last_lsn = batch->commit.lsn;
 		if (batch->seq > feed->published)
@@ -405,12 +415,29 @@ publish(Feed *feed)
 		else
 			batch_free(batch);
 	}
-	if (feed->covered > 1)
+	if (feed->covered > 1 && feed->row->throttle_ms == 0)
 		feed->coalesced += feed->covered - 1;
 	feed->reset = false;
+	feed->held = false;
 	feed->covered = 0;
 	window_settle(feed->window);
 	MemoryContextSwitchTo(caller);
+}
+
+/*
+ * The same unless the throttle says later: then the commits until that time
+ * share a batch.
+ */
+static void
+publish_if_due(Feed *feed)
+{
+	if (feed->row->throttle_ms > 0 && GetCurrentTimestamp() < feed->due)
+	{
+		feed->held = true;
+		activate(feed);
+	}
+	else
+		publish(feed);
 }
 
 /* ---- the size of the window ---- */
@@ -478,6 +505,7 @@ balance(Feed *feed)
 static void
 lose_rows(Feed *feed)
 {
+	feed->held = false;
 	drop_refill(feed);
 	window_clear(feed->window);
 	feed->lost = false;
@@ -487,7 +515,7 @@ static void
 apply_change(Feed *feed, const Change *change)
 {
 	feed->changes++;
-	if (!evaluator_accepts(feed->evaluator, change->table))
+	if (!evaluator_accepts(feed->evaluator, change))
 		feed->lost = feed->recheck = true;
 	else if (!feed->lost &&
 			 !evaluate_change(feed->evaluator, feed->window, change))
@@ -520,13 +548,14 @@ feed_commit(Feed *feed)
 		lose_rows(feed);
 	if (is_short(feed))
 	{
+		feed->held = false;
 		feed->behind = true;
 		feed->cursor = position->commit.no;
 		activate(feed);
 	}
 	else
 	{
-		publish(feed);
+		publish_if_due(feed);
 		balance(feed);
 	}
 }
@@ -568,7 +597,7 @@ feed_resync(Feed *feed)
 	{
 		feed->reset = true;
 		cover(feed, &position->commit);
-		publish(feed);
+		publish_if_due(feed);
 	}
 }
 
@@ -665,9 +694,10 @@ step(Feed *feed)
 
 	if (feed->lost)
 		lose_rows(feed);
+	feed->held = false;
 	if (feed->loaded && !is_short(feed))
 	{
-		publish(feed);
+		publish_if_due(feed);
 		balance(feed);
 	}
 	return true;
@@ -704,6 +734,7 @@ set_query(Feed *feed, const char *text)
 
 	feed->loaded = false;
 	feed->lost = false;
+	feed->held = false;
 	feed->covered = 0;
 }
 
@@ -735,6 +766,7 @@ feed_fail(Feed *feed, const char *message)
 						feed->row->name, message)));
 	}
 	dirty = true;
+	feed->held = false;
 	drop_refill(feed);
 	resolve(feed);
 	list_free_deep(feed->events);
@@ -881,7 +913,7 @@ settle(Feed *feed)
 		dirty = true;
 	}
 	else if (feed->covered > 0)
-		publish(feed);
+		publish_if_due(feed);
 	else
 		window_settle(feed->window);
 
@@ -1009,7 +1041,9 @@ can_advance(const Feed *feed)
 	if (is_blocked(feed))
 		return feed->ticket == 0 && feed->answer == NULL &&
 			feed->retry_at <= GetCurrentTimestamp();
-	return feed->behind && feed->cursor < position->commit.no;
+	if (feed->behind && feed->cursor < position->commit.no)
+		return true;
+	return feed->held && feed->due <= GetCurrentTimestamp();
 }
 
 /*
@@ -1032,6 +1066,8 @@ advance(Feed *feed, const void *arg)
 			else
 				request_rows(feed);
 		}
+		else if (feed->held && feed->due <= GetCurrentTimestamp())
+			publish(feed);
 		else if (!step(feed))
 		{
 			feed->cursor = position->commit.no;
@@ -1094,11 +1130,21 @@ feed_advance_all(void)
 			run_safely(feed, advance, NULL);
 		if (can_advance(feed))
 			more = true;
-		else if (!feed->behind && !feed->forget && feed->ticket == 0 &&
+		else if (!feed->behind && !feed->forget && !feed->held &&
+				 feed->ticket == 0 &&
 				 feed->answer == NULL && !is_blocked(feed))
 			deactivate(feed);
 	}
 	return more;
+}
+
+/* The shorter of a time-out, -1 for none, and the time until then. */
+static long
+sooner(long timeout, TimestampTz now, TimestampTz then)
+{
+	long		left = TimestampDifferenceMilliseconds(now, then) + 1;
+
+	return timeout < 0 ? left : Min(timeout, left);
 }
 
 long
@@ -1113,14 +1159,70 @@ feed_next_timeout(void)
 		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
 
 		if (feed->retry_at > now)
-		{
-			long		left = TimestampDifferenceMilliseconds(now,
-															   feed->retry_at) + 1;
-
-			timeout = timeout < 0 ? left : Min(timeout, left);
-		}
+			timeout = sooner(timeout, now, feed->retry_at);
+		if (feed->held)
+			timeout = sooner(timeout, now, feed->due);
 	}
+	if (next_lease_end > 0)
+		timeout = sooner(timeout, now, next_lease_end);
 	return timeout;
+}
+
+void
+feed_flush(Feed *feed)
+{
+	if (feed->held)
+		publish(feed);
+}
+
+void
+feed_flush_all(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+		feed_flush(dlist_container(Feed, active_node, iter.cur));
+}
+
+/* ---- leases ---- */
+
+void
+feed_renew(Feed *feed)
+{
+	if (feed->row->lease_ms == 0)
+		return;
+	feed->lease_end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												  feed->row->lease_ms);
+	if (next_lease_end == 0 || feed->lease_end < next_lease_end)
+		next_lease_end = feed->lease_end;
+}
+
+void
+feed_end_leases(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	HASH_SEQ_STATUS status;
+	Feed	   *feed;
+
+	if (next_lease_end == 0 || now < next_lease_end)
+		return;
+
+	next_lease_end = 0;
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+	{
+		if (feed->lease_end == 0)
+			continue;
+		if (feed->lease_end <= now)
+		{
+			/* we shall see it go in the log; if not, try again */
+			refill_submit_drop(pool, feed->id);
+			feed->lease_end = TimestampTzPlusMilliseconds(now,
+														  DROP_RETRY_MS);
+		}
+		if (next_lease_end == 0 || feed->lease_end < next_lease_end)
+			next_lease_end = feed->lease_end;
+	}
 }
 
 /* ---- after a restart ---- */

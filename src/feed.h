@@ -9,6 +9,7 @@
 #include "catalog.h"
 #include "checkpoint.h"
 #include "evaluate.h"
+#include "history.h"
 #include "lib/ilist.h"
 #include "refill.h"
 #include "utils/hsearch.h"
@@ -59,6 +60,12 @@ typedef struct Feed
 	int			covered;
 	XLogRecPtr	from;			/* the first of them */
 	CommitInfo	commit;			/* the last of them */
+
+	/* a result that is known, but held back by the throttle */
+	bool		held;
+	TimestampTz due;			/* not before */
+	TimestampTz lease_end;		/* 0: no lease */
+	History    *history;
 
 	/* the refill under way */
 	uint64		ticket;			/* 0: none */
@@ -185,6 +192,16 @@ extern bool feed_advance_all(void);
 
 /* Milliseconds until feed_advance_all has something to do, -1 if never. */
 extern long feed_next_timeout(void);
+
+/* Publish a result that the throttle holds back. */
+extern void feed_flush(Feed *feed);
+extern void feed_flush_all(void);
+
+/* Extend the lease. */
+extern void feed_renew(Feed *feed);
+
+/* Have subscriptions dropped whose lease has ended. */
+extern void feed_end_leases(void);
 
 /* Has all up to the position been applied?  A feed in error does not count. */
 extern bool feed_is_current(const Feed *feed);

@@ -13,6 +13,7 @@
 #include "commit_log.h"
 #include "decoder.h"
 #include "fmgr.h"
+#include "history.h"
 #include "hooks.h"
 #include "launcher.h"
 #include "miscadmin.h"
@@ -88,6 +89,20 @@ define_settings(void)
 							&commit_log_memory_kb,
 							65536, 64, MAX_KILOBYTES,
 							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.poll_memory",
+							"Sets how much memory a database worker spends on batches for topn_poll.",
+							"A client that lacks older ones gets the whole result.",
+							&history_memory_kb,
+							16384, 0, MAX_KILOBYTES,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.poll_batches",
+							"Sets how many batches of a subscription are kept for topn_poll.",
+							NULL,
+							&history_batches,
+							1000, 0, INT_MAX,
+							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.checkpoint_interval",
 							"Sets how often a database worker saves its windows.",

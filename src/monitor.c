@@ -43,13 +43,13 @@ live_topn_stats(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Datum		values[STATS_COLUMNS];
 	bool		nulls[STATS_COLUMNS];
+	RequestArgs args = {.kind = REQUEST_STATS};
 	StringInfo	answer;
 	const char *why;
 	int			n;
 
 	InitMaterializedSRF(fcinfo, 0);
-	answer = request_try(REQUEST_STATS, 0, InvalidXLogRecPtr,
-						 request_timeout_ms, &why);
+	answer = request_try(&args, request_timeout_ms, &why);
 	if (answer == NULL)
 	{
 		memset(nulls, true, sizeof(nulls));

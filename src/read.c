@@ -31,42 +31,40 @@
 PG_FUNCTION_INFO_V1(live_topn_sync);
 PG_FUNCTION_INFO_V1(live_topn_snapshot);
 PG_FUNCTION_INFO_V1(live_topn_rows);
+PG_FUNCTION_INFO_V1(live_topn_poll);
+PG_FUNCTION_INFO_V1(live_topn_renew);
 
-/* An interval in milliseconds, months counted as 30 days. */
+/* An argument that says how long to wait, in milliseconds. */
 static int
-interval_ms(Interval *interval)
+timeout_argument(FunctionCallInfo fcinfo, int arg)
 {
-	int64		days = (int64) interval->month * DAYS_PER_MONTH +
-	interval->day;
-	double		ms = (double) days * SECS_PER_DAY * 1000.0 +
-	interval->time / 1000.0;
+	int64		timeout;
 
-	if (ms < 0)
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("timeout must not be null")));
+	timeout = interval_ms(PG_GETARG_INTERVAL_P(arg));
+	if (timeout < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("timeout must not be negative")));
-	return (int) Min(ms, (double) INT_MAX);
+	return (int) Min(timeout, INT_MAX / 2);
 }
 
 Datum
 live_topn_sync(PG_FUNCTION_ARGS)
 {
+	int			timeout = timeout_argument(fcinfo, 0);
+	RequestArgs args = {.kind = REQUEST_SYNC};
 	StringInfo	answer = NULL;
-	XLogRecPtr	upto;
-	int			timeout;
-
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("timeout must not be null")));
-	timeout = interval_ms(PG_GETARG_INTERVAL_P(0));
 
 	setup_check();
-	upto = request_flush_point();
+	args.upto = request_flush_point();
 	if (subscription_exists())
-		answer = request_call(REQUEST_SYNC, 0, upto, timeout);
+		answer = request_call(&args, timeout);
 	if (answer == NULL)
-		PG_RETURN_LSN(upto);
+		PG_RETURN_LSN(args.upto);
 	PG_RETURN_LSN((XLogRecPtr) pq_getmsgint64(answer));
 }
 
@@ -83,30 +81,44 @@ typedef struct WindowResult
 	StringInfo	rows;			/* at the next row */
 } WindowResult;
 
+/*
+ * Ask the worker about a subscription, after all that was committed before
+ * now; *args needs no more than kind and what goes with it.
+ */
+static StringInfo
+ask(SubscriptionRow *subscription, bool own, RequestArgs *args, int timeout)
+{
+	StringInfo	answer;
+
+	if (own)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" was made in this transaction",
+						subscription->name),
+				 errhint("Commit the transaction first.")));
+	setup_check();
+	args->id = subscription->id;
+	args->upto = request_flush_point();
+	answer = request_call(args, timeout);
+	if (answer == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" was dropped",
+						subscription->name)));
+	return answer;
+}
+
 static WindowResult *
 get_result(const char *name)
 {
 	WindowResult *result = palloc(sizeof(WindowResult));
+	RequestArgs args = {.kind = REQUEST_SNAPSHOT};
 	StringInfo	answer;
 	bool		own;
 	int			len;
 
 	result->subscription = subscription_find(name, &own);
-	if (own)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("subscription \"%s\" was made in this transaction",
-						name),
-				 errhint("Commit the transaction first.")));
-
-	setup_check();
-	answer = request_call(REQUEST_SNAPSHOT, result->subscription->id,
-						  request_flush_point(), request_timeout_ms);
-	if (answer == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("subscription \"%s\" was dropped", name)));
-
+	answer = ask(result->subscription, own, &args, request_timeout_ms);
 	result->seq = pq_getmsgint64(answer);
 	result->lsn = (XLogRecPtr) pq_getmsgint64(answer);
 	len = pq_getmsgint(answer, 4);
@@ -118,15 +130,14 @@ get_result(const char *name)
 	return result;
 }
 
-/* The same for the name that a function was called with. */
-static WindowResult *
-get_named_result(FunctionCallInfo fcinfo)
+static char *
+name_argument(FunctionCallInfo fcinfo)
 {
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("name must not be null")));
-	return get_result(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	return text_to_cstring(PG_GETARG_TEXT_PP(0));
 }
 
 /* The next of result->nrows rows, in CurrentMemoryContext. */
@@ -183,7 +194,7 @@ result_json(WindowResult *result)
 Datum
 live_topn_snapshot(PG_FUNCTION_ARGS)
 {
-	WindowResult *result = get_named_result(fcinfo);
+	WindowResult *result = get_result(name_argument(fcinfo));
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
 	TupleDesc	desc;
@@ -249,7 +260,7 @@ live_topn_rows(PG_FUNCTION_ARGS)
 	TupleTableSlot *slot;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	result = get_named_result(fcinfo);
+	result = get_result(name_argument(fcinfo));
 	check_columns(result, rsinfo->setDesc);
 
 	slot = MakeSingleTupleTableSlot(result->desc, &TTSOpsMinimalTuple);
@@ -262,4 +273,69 @@ live_topn_rows(PG_FUNCTION_ARGS)
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	return (Datum) 0;
+}
+
+/* ---- pull ---- */
+
+Datum
+live_topn_poll(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	char	   *name = name_argument(fcinfo);
+	RequestArgs args = {.kind = REQUEST_POLL};
+	SubscriptionRow *subscription;
+	StringInfo	answer;
+	bool		own;
+	bool		null = false;
+	int			n;
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("after must not be null")));
+	args.after = PG_GETARG_INT64(1);
+	args.wait_ms = timeout_argument(fcinfo, 2);
+	subscription = subscription_find(name, &own);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	answer = ask(subscription, own, &args,
+				 request_timeout_ms / 2 + args.wait_ms);
+
+	n = pq_getmsgint(answer, 4);
+	if (n < 0)
+	{
+		/* the client is too far behind, or ahead */
+		int64		seq;
+		Datum		batch = CStringGetTextDatum(read_reset_batch(name, &seq));
+
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &batch,
+							 &null);
+	}
+	while (n-- > 0)
+	{
+		int			len = pq_getmsgint(answer, 4);
+		Datum		batch = PointerGetDatum(cstring_to_text_with_len(pq_getmsgbytes(answer, len),
+																	 len));
+
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &batch,
+							 &null);
+	}
+	return (Datum) 0;
+}
+
+Datum
+live_topn_renew(PG_FUNCTION_ARGS)
+{
+	RequestArgs args = {.kind = REQUEST_RENEW};
+	SubscriptionRow *subscription;
+	bool		own;
+
+	subscription = subscription_find(name_argument(fcinfo), &own);
+	if (subscription->lease_ms == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" has no lease",
+						subscription->name)));
+	if (!own)
+		ask(subscription, own, &args, request_timeout_ms);
+	PG_RETURN_VOID();
 }

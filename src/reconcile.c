@@ -193,12 +193,26 @@ undo_keyed(Reconciler *reconciler, const Change *change)
 	}
 }
 
+/*
+ * Is the change of a table as the query was analysed for?  If not, then the
+ * catalogs have changed since or before: a new read sees them as they are.
+ */
+static bool
+accepts(Reconciler *reconciler, const Change *change)
+{
+	if (!evaluator_accepts(reconciler->evaluator, change))
+		reconciler->read_again = true;
+	return !reconciler->read_again;
+}
+
 static bool
 undo_change(const Change *change, void *arg)
 {
 	Reconciler *reconciler = arg;
 
-	if (change->kind == CHANGE_TRUNCATE)
+	if (!accepts(reconciler, change))
+		return false;
+	if (change->kind == CHANGE_TRUNCATE || change->kind == CHANGE_REWRITE)
 		reconciler->later = Max(reconciler->later, reconciler->commit_no);
 	else if (reconciler->evaluator->query->keyless)
 		undo_keyless(reconciler, change);
@@ -217,6 +231,8 @@ resolve_change(const Change *change, void *arg)
 	Reconciler *reconciler = arg;
 	Datum	   *new;
 
+	if (!accepts(reconciler, change))
+		return false;
 	if (change->new == NULL)
 		return true;
 	new = copy_key(reconciler, change, change->new);
@@ -235,7 +251,8 @@ redo_change(const Change *change, void *arg)
 {
 	Reconciler *reconciler = arg;
 
-	if (!evaluate_change(reconciler->evaluator, reconciler->read, change))
+	if (!accepts(reconciler, change) ||
+		!evaluate_change(reconciler->evaluator, reconciler->read, change))
 		reconciler->read_again = true;
 	return !reconciler->read_again;
 }
@@ -324,13 +341,13 @@ reconcile(Evaluator *evaluator, Window *read, const ReadView *view,
 	if (reconciler.later == 0 && reconcile_ignore_fact != IGNORE_REDO)
 		redo(&reconciler, view, log, p);
 
-	if (reconciler.later > 0)
+	if (reconciler.read_again)
+		result = RECONCILE_READ_AGAIN;
+	else if (reconciler.later > 0)
 	{
 		*later = reconciler.later;
 		result = RECONCILE_LATER;
 	}
-	else if (reconciler.read_again)
-		result = RECONCILE_READ_AGAIN;
 
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);

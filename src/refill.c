@@ -15,7 +15,9 @@
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
 #include "common/pg_prng.h"
+#include "executor/spi.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
@@ -120,6 +122,7 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 
 	job->ticket = ++pool->last_ticket;
 	initStringInfo(message);
+	pq_sendbyte(message, 'R');
 	pq_sendint32(message, row->owner);
 	pq_sendint32(message, row->nsettings);
 	for (int i = 0; i < row->nsettings; i++)
@@ -145,6 +148,20 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 	pool->queue = lappend(pool->queue, job);
 	MemoryContextSwitchTo(caller);
 	return job->ticket;
+}
+
+void
+refill_submit_drop(RefillPool *pool, int64 id)
+{
+	MemoryContext caller = MemoryContextSwitchTo(pool->context);
+	RefillJob  *job = palloc0(sizeof(RefillJob));
+
+	job->ticket = ++pool->last_ticket;
+	initStringInfo(&job->message);
+	pq_sendbyte(&job->message, 'X');
+	pq_sendint64(&job->message, id);
+	pool->queue = lappend(pool->queue, job);
+	MemoryContextSwitchTo(caller);
 }
 
 static void
@@ -645,35 +662,55 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	send_message(out, &message);
 }
 
+/* As the bootstrap superuser, whom the table belongs to or not. */
+static void
+drop_subscription(int64 id, shm_mq_handle *out)
+{
+	Oid			types[1] = {INT8OID};
+	Datum		values[1] = {Int64GetDatum(id)};
+	StringInfoData message;
+
+	SPI_connect();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	if (SPI_execute_with_args("DELETE FROM " CATALOG_SCHEMA "." CATALOG_TABLE
+							  " WHERE id OPERATOR(pg_catalog.=) $1",
+							  1, types, values, NULL, false,
+							  0) != SPI_OK_DELETE)
+		elog(ERROR, "could not drop subscription " INT64_FORMAT, id);
+	PopActiveSnapshot();
+	SPI_finish();
+
+	initStringInfo(&message);
+	pq_sendbyte(&message, 'C');
+	pq_sendstring(&message, "");
+	send_message(out, &message);
+}
+
 static RefillTask *
-read_task(char *data, Size len)
+read_task(StringInfo message)
 {
 	RefillTask *task = palloc0(sizeof(RefillTask));
 	SubscriptionRow *row = &task->row;
-	StringInfoData message;
 	int			after_len;
 
-	message.data = data;
-	message.len = message.maxlen = len;
-	message.cursor = 0;
-	row->owner = pq_getmsgint(&message, 4);
-	row->nsettings = pq_getmsgint(&message, 4);
+	row->owner = pq_getmsgint(message, 4);
+	row->nsettings = pq_getmsgint(message, 4);
 	row->settings = palloc(sizeof(char *) * Max(row->nsettings, 1));
 	for (int i = 0; i < row->nsettings; i++)
-		row->settings[i] = pstrdup(pq_getmsgrawstring(&message));
-	row->query = pstrdup(pq_getmsgrawstring(&message));
-	row->nargs = pq_getmsgint(&message, 4);
+		row->settings[i] = pstrdup(pq_getmsgrawstring(message));
+	row->query = pstrdup(pq_getmsgrawstring(message));
+	row->nargs = pq_getmsgint(message, 4);
 	row->args = palloc0(sizeof(char *) * Max(row->nargs, 1));
 	for (int i = 0; i < row->nargs; i++)
-		if (pq_getmsgbyte(&message) == 0)
-			row->args[i] = pstrdup(pq_getmsgrawstring(&message));
-	task->known = pstrdup(pq_getmsgrawstring(&message));
-	task->limit = pq_getmsgint64(&message);
-	after_len = pq_getmsgint(&message, 4);
+		if (pq_getmsgbyte(message) == 0)
+			row->args[i] = pstrdup(pq_getmsgrawstring(message));
+	task->known = pstrdup(pq_getmsgrawstring(message));
+	task->limit = pq_getmsgint64(message);
+	after_len = pq_getmsgint(message, 4);
 	if (after_len >= 0)
 	{
 		task->after = palloc(after_len);
-		memcpy(task->after, pq_getmsgbytes(&message, after_len), after_len);
+		memcpy(task->after, pq_getmsgbytes(message, after_len), after_len);
 	}
 	return task;
 }
@@ -688,16 +725,23 @@ serve(char *data, Size len, shm_mq_handle *out)
 
 	PG_TRY();
 	{
-		RefillTask *task = read_task(data, len);
+		StringInfoData message = {.data = data,.len = len,.maxlen = len};
 
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
-		XactReadOnly = true;
-		pgstat_report_activity(STATE_RUNNING, task->row.query);
-		if (refill_timeout_ms > 0)
-			enable_timeout_after(STATEMENT_TIMEOUT, refill_timeout_ms);
-		run_task(task, out);
-		disable_timeout(STATEMENT_TIMEOUT, false);
+		if (pq_getmsgbyte(&message) == 'X')
+			drop_subscription(pq_getmsgint64(&message), out);
+		else
+		{
+			RefillTask *task = read_task(&message);
+
+			XactReadOnly = true;
+			pgstat_report_activity(STATE_RUNNING, task->row.query);
+			if (refill_timeout_ms > 0)
+				enable_timeout_after(STATEMENT_TIMEOUT, refill_timeout_ms);
+			run_task(task, out);
+			disable_timeout(STATEMENT_TIMEOUT, false);
+		}
 		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 		CommitTransactionCommand();
 	}

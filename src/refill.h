@@ -6,7 +6,8 @@
  * two shm_mq: requests to it, answers from it.  It runs one request at a
  * time, in a transaction of its own.
  *
- * Messages (pq_send format).  A request is
+ * Messages (pq_send format).  A request is 'X', and the int64 id of a
+ * subscription to drop, answered by 'C' with an empty string; or 'R', and
  *
  *	int32		owner
  *	int32		number of settings, then each as a string, name=value
@@ -74,6 +75,11 @@ extern RefillPool *refill_pool_create(MemoryContext parent);
 extern uint64 refill_submit(RefillPool *pool, const SubscriptionRow *row,
 							const char *known, uint64 limit,
 							MinimalTuple after);
+
+/*
+ * Have a subscription dropped, whose lease has ended.  Nothing comes back.
+ */
+extern void refill_submit_drop(RefillPool *pool, int64 id);
 
 /* Forget a request; its answer, if it comes, is dropped. */
 extern void refill_forget(RefillPool *pool, uint64 ticket);

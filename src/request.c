@@ -46,9 +46,7 @@
 
 typedef struct RequestHeader
 {
-	RequestKind kind;
-	int64		id;
-	XLogRecPtr	upto;
+	RequestArgs args;
 	pg_atomic_uint32 abandoned; /* written by the backend when it leaves */
 } RequestHeader;
 
@@ -155,8 +153,8 @@ request_withdraw(dsm_segment *seg, Datum arg)
  * it.
  */
 static dsm_segment *
-request_announce(RequestKind kind, int64 id, XLogRecPtr upto,
-				 WorkerSlot *slot, shm_mq_handle **mqh)
+request_announce(const RequestArgs *args, WorkerSlot *slot,
+				 shm_mq_handle **mqh)
 {
 	RequestEntry *entry = &request_array->entries[MyProcNumber];
 	dsm_segment *seg;
@@ -166,9 +164,7 @@ request_announce(RequestKind kind, int64 id, XLogRecPtr upto,
 
 	seg = dsm_create(QUEUE_OFFSET + QUEUE_SIZE, 0);
 	header = dsm_segment_address(seg);
-	header->kind = kind;
-	header->id = id;
-	header->upto = upto;
+	header->args = *args;
 	pg_atomic_init_u32(&header->abandoned, 0);
 	mq = shm_mq_create((char *) header + QUEUE_OFFSET, QUEUE_SIZE);
 	shm_mq_set_receiver(mq, MyProc);
@@ -305,8 +301,8 @@ typedef enum CallResult
  * worker is what was last seen of the worker.
  */
 static CallResult
-call_worker(RequestKind kind, int64 id, XLogRecPtr upto, int timeout,
-			StringInfo *answer, WorkerSlot *worker)
+call_worker(const RequestArgs *args, int timeout, StringInfo *answer,
+			WorkerSlot *worker)
 {
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 												  timeout);
@@ -328,7 +324,7 @@ call_worker(RequestKind kind, int64 id, XLogRecPtr upto, int timeout,
 		long		wait;
 
 		if (seg == NULL)
-			seg = request_announce(kind, id, upto, slot, &mqh);
+			seg = request_announce(args, slot, &mqh);
 
 		switch (shm_mq_receive(mqh, &size, &data, true))
 		{
@@ -372,14 +368,14 @@ call_worker(RequestKind kind, int64 id, XLogRecPtr upto, int timeout,
 }
 
 StringInfo
-request_call(RequestKind kind, int64 id, XLogRecPtr upto, int timeout)
+request_call(const RequestArgs *args, int timeout)
 {
 	StringInfo	answer = NULL;
 	WorkerSlot	worker;
 
 	setup_check();
 	launcher_want_worker();
-	switch (call_worker(kind, id, upto, timeout, &answer, &worker))
+	switch (call_worker(args, timeout, &answer, &worker))
 	{
 		case CALL_ANSWERED:
 			return answer;
@@ -393,18 +389,17 @@ request_call(RequestKind kind, int64 id, XLogRecPtr upto, int timeout)
 						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 						 errmsg("the live_topn worker of this database is not running"),
 						 errdetail_internal("%s",
-											explain_worker(&worker, upto))));
+											explain_worker(&worker, args->upto))));
 			ereport(ERROR,
 					(errcode(ERRCODE_QUERY_CANCELED),
 					 errmsg("time-out while waiting for the live_topn worker"),
-					 errdetail_internal("%s", explain_worker(&worker, upto))));
+					 errdetail_internal("%s", explain_worker(&worker, args->upto))));
 	}
 	return NULL;				/* silence the compiler */
 }
 
 StringInfo
-request_try(RequestKind kind, int64 id, XLogRecPtr upto, int timeout,
-			const char **why)
+request_try(const RequestArgs *args, int timeout, const char **why)
 {
 	StringInfo	answer = NULL;
 	WorkerSlot	worker;
@@ -412,13 +407,13 @@ request_try(RequestKind kind, int64 id, XLogRecPtr upto, int timeout,
 
 	exists = request_array != NULL && launcher_find(MyDatabaseId, &worker);
 	if (exists && worker.state == WORKER_RUNNING &&
-		call_worker(kind, id, upto, timeout, &answer, &worker) ==
+		call_worker(args, timeout, &answer, &worker) ==
 		CALL_ANSWERED)
 		return answer;
 
 	*why = setup_obstacle(NULL);
 	if (*why == NULL)
-		*why = exists ? explain_worker(&worker, upto) :
+		*why = exists ? explain_worker(&worker, args->upto) :
 			"nobody has asked for a worker";
 	return NULL;
 }
@@ -476,10 +471,8 @@ request_open(dsm_handle handle)
 		dsm_pin_mapping(seg);
 		shm_mq_set_sender(mq, MyProc);
 
-		request = palloc(sizeof(Request));
-		request->kind = header->kind;
-		request->id = header->id;
-		request->upto = header->upto;
+		request = palloc0(sizeof(Request));
+		request->args = header->args;
 		request->private = palloc0(sizeof(struct RequestPrivate));
 		request->private->seg = seg;
 		request->private->mqh = shm_mq_attach(mq, seg, NULL);

@@ -11,14 +11,26 @@
 #define LIVE_TOPN_REQUEST_H
 
 #include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
 #include "lib/stringinfo.h"
 
 typedef enum RequestKind
 {
 	REQUEST_SYNC,				/* answer: applied lsn (int64) */
 	REQUEST_SNAPSHOT,			/* answer: see worker.h */
-	REQUEST_STATS				/* answer: see worker.h */
+	REQUEST_STATS,				/* answer: see worker.h */
+	REQUEST_POLL,				/* answer: see worker.h */
+	REQUEST_RENEW				/* extend the lease; no answer */
 } RequestKind;
+
+typedef struct RequestArgs
+{
+	RequestKind kind;
+	int64		id;				/* of a subscription; 0: all */
+	XLogRecPtr	upto;			/* what the worker must have done first */
+	int64		after;			/* POLL: the last batch that the client has */
+	int			wait_ms;		/* POLL: how long to wait for a batch */
+} RequestArgs;
 
 /* ---- for backends ---- */
 
@@ -30,8 +42,7 @@ extern void request_shmem_startup(void);
 /*
  * Ask the worker of this database and wait for the answer, which is in
  * CurrentMemoryContext.  The worker answers once it has applied and published
- * all WAL before upto.  id is a subscription's, 0 for all.  timeout is in
- * milliseconds.  Starts a worker and waits for it where there is none.
+ * all WAL before args->upto.  timeout is in milliseconds.  Starts a worker and waits for it where there is none.
  *
  * NULL if the worker found no subscriptions in this database and retired.
  *
@@ -39,15 +50,14 @@ extern void request_shmem_startup(void);
  * with the reason if no worker can run; ERRCODE_QUERY_CANCELED on time-out,
  * saying what the worker waits for.
  */
-extern StringInfo request_call(RequestKind kind, int64 id, XLogRecPtr upto,
-							   int timeout);
+extern StringInfo request_call(const RequestArgs *args, int timeout);
 
 /*
  * As request_call, but only where a worker runs and without raising an error
  * if it does not, or does not answer in time: then NULL, and why not.
  */
-extern StringInfo request_try(RequestKind kind, int64 id, XLogRecPtr upto,
-							  int timeout, const char **why);
+extern StringInfo request_try(const RequestArgs *args, int timeout,
+							  const char **why);
 
 /*
  * The end of all WAL so far, flushed to disk: everything visible to this
@@ -64,9 +74,8 @@ extern void request_wake(Oid dboid);
 
 typedef struct Request
 {
-	RequestKind kind;
-	int64		id;
-	XLogRecPtr	upto;
+	RequestArgs args;
+	TimestampTz deadline;		/* for the worker's use; 0 at first */
 	struct RequestPrivate *private;
 } Request;
 

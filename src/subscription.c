@@ -213,13 +213,12 @@ check_ranks(const char *ranks)
 }
 
 static void
-check_not_given(bool given, const char *option)
+check_positive(FunctionCallInfo fcinfo, int arg, const char *name)
 {
-	if (given)
+	if (!PG_ARGISNULL(arg) && interval_ms(PG_GETARG_INTERVAL_P(arg)) <= 0)
 		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("%s is not supported yet", option),
-				 errhint("Leave %s null.", option)));
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must be at least a millisecond", name)));
 }
 
 /* Positions in the subscribed query, not in the calling statement. */
@@ -366,8 +365,8 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("cushion must not be negative")));
-	check_not_given(!PG_ARGISNULL(6), "throttle");
-	check_not_given(!PG_ARGISNULL(7), "lease");
+	check_positive(fcinfo, 6, "throttle");
+	check_positive(fcinfo, 7, "lease");
 	check_query(query, args);
 
 	relid = subscription_relid();
@@ -384,8 +383,12 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	IS_NULL(cushion) = PG_ARGISNULL(5);
 	if (!PG_ARGISNULL(5))
 		VALUE(cushion) = PG_GETARG_DATUM(5);
-	IS_NULL(throttle) = true;
-	IS_NULL(lease) = true;
+	IS_NULL(throttle) = PG_ARGISNULL(6);
+	if (!PG_ARGISNULL(6))
+		VALUE(throttle) = PG_GETARG_DATUM(6);
+	IS_NULL(lease) = PG_ARGISNULL(7);
+	if (!PG_ARGISNULL(7))
+		VALUE(lease) = PG_GETARG_DATUM(7);
 	VALUE(settings) = current_settings();
 
 	/* A name of our own making may be taken: try the next number. */

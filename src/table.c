@@ -11,6 +11,7 @@
 #include "nodes/pg_list.h"
 #include "table.h"
 #include "utils/memutils.h"
+#include "utils/relcache.h"
 
 static void
 add_view(Table *table, Oid relid, TupleDesc desc)
@@ -32,6 +33,7 @@ add_view(Table *table, Oid relid, TupleDesc desc)
 Table *
 table_describe(Relation relation, MemoryContext parent)
 {
+	static uint64 last_serial = 0;
 	MemoryContext context;
 	MemoryContext caller;
 	Table	   *table;
@@ -47,10 +49,12 @@ table_describe(Relation relation, MemoryContext parent)
 	table = palloc0(sizeof(Table));
 	table->relid = RelationGetRelid(relation);
 	table->refs = 1;
+	table->serial = ++last_serial;
 	table->context = context;
 	table->desc = CreateTupleDescCopyConstr(RelationGetDescr(relation));
 	table->slot = MakeSingleTupleTableSlot(table->desc, &TTSOpsHeapTuple);
 	table->replident = relation->rd_rel->relreplident;
+	table->identity = RelationGetIdentityKeyBitmap(relation);
 	table->views = palloc0(sizeof(TableView) * (1 + list_length(ancestors)));
 
 	add_view(table, table->relid, NULL);

@@ -26,10 +26,13 @@ typedef struct Table
 {
 	Oid			relid;
 	int			refs;
+	uint64		serial;			/* no other ever has it */
 	MemoryContext context;		/* holds all of this */
 	TupleDesc	desc;
 	TupleTableSlot *slot;
 	char		replident;		/* as pg_class.relreplident */
+	Bitmapset  *identity;		/* columns of the index that is the identity,
+								 * offset as by pull_varattnos */
 	int			nviews;
 	TableView  *views;			/* itself, then its partitioned ancestors */
 } Table;
@@ -39,7 +42,8 @@ typedef enum ChangeKind
 	CHANGE_INSERT,
 	CHANGE_UPDATE,
 	CHANGE_DELETE,
-	CHANGE_TRUNCATE
+	CHANGE_TRUNCATE,
+	CHANGE_REWRITE				/* ALTER TABLE: rows may have any new values */
 } ChangeKind;
 
 typedef struct Change

@@ -168,6 +168,7 @@ start(MemoryContext context, const char *slot_name)
 	pool = refill_pool_create(context);
 	apply_startup(context, pool);
 	deliver_startup(context);
+	history_startup(context);
 	apply_set_catalog(relid, &view);
 	apply_position()->lsn = decoder_position();
 	foreach(lc, rows)
@@ -178,32 +179,22 @@ start(MemoryContext context, const char *slot_name)
 	return true;
 }
 
+/* The shorter of two time-outs, of which -1 is none. */
+static long
+shorter(long a, long b)
+{
+	if (a < 0 || b < 0)
+		return Max(a, b);
+	return Min(a, b);
+}
+
 /* ---- requests ---- */
 
 static void
-answer_snapshot(Request *request)
+answer_snapshot(Request *request, Feed *feed)
 {
-	Feed	   *feed = feed_find(request->id);
 	StringInfoData answer;
 	uint32		n;
-
-	if (feed == NULL)
-	{
-		request_answer_error(request, ERRCODE_UNDEFINED_OBJECT,
-							 "subscription does not exist", NULL);
-		return;
-	}
-	if (feed->error)
-	{
-		char	   *message = psprintf("subscription \"%s\" is in error: %s",
-									   feed->row->name, feed->error);
-
-		request_answer_error(request, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 message,
-							 "It goes on by itself when the cause is gone.");
-		pfree(message);
-		return;
-	}
 
 	initStringInfo(&answer);
 	pq_sendint64(&answer, feed->seq);
@@ -219,6 +210,19 @@ answer_snapshot(Request *request)
 		pq_sendint32(&answer, tuple->t_len);
 		pq_sendbytes(&answer, (char *) tuple, tuple->t_len);
 	}
+	request_answer(request, &answer);
+	pfree(answer.data);
+}
+
+static void
+answer_poll(Request *request, Feed *feed)
+{
+	StringInfoData answer;
+
+	initStringInfo(&answer);
+	if (!history_append_after(feed->history, request->args.after, feed->seq,
+							  &answer))
+		pq_sendint32(&answer, -1);
 	request_answer(request, &answer);
 	pfree(answer.data);
 }
@@ -280,18 +284,96 @@ answer_sync(Request *request)
 
 /* Is all that the request waits for applied and published? */
 static bool
-can_answer(const Request *request)
+can_answer(Request *request)
 {
 	Feed	   *feed;
 
-	if (request->kind == REQUEST_STATS)
+	if (request->args.kind == REQUEST_STATS ||
+		request->args.kind == REQUEST_RENEW)
 		return true;
-	if (apply_position()->lsn < request->upto || deliver_pending() > 0)
+	if (apply_position()->lsn < request->args.upto || deliver_pending() > 0)
 		return false;
-	if (request->kind == REQUEST_SYNC)
+	if (request->args.kind == REQUEST_SYNC)
 		return feed_all_current();
-	feed = feed_find(request->id);
-	return feed == NULL || feed_is_current(feed);
+
+	feed = feed_find(request->args.id);
+	if (feed == NULL || feed->error)
+		return true;
+	if (!feed_is_current(feed))
+		return false;
+	if (request->args.kind == REQUEST_SNAPSHOT)
+	{
+		/* what clients read goes with the last batch */
+		feed_flush(feed);
+		return deliver_pending() == 0;
+	}
+	if (request->deadline == 0)
+		request->deadline =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										request->args.wait_ms);
+	return feed->seq != request->args.after ||
+		GetCurrentTimestamp() >= request->deadline;
+}
+
+/* Answer what concerns one subscription, or say why not. */
+static void
+answer_of_feed(Request *request)
+{
+	Feed	   *feed = feed_find(request->args.id);
+
+	if (feed == NULL)
+		request_answer_error(request, ERRCODE_UNDEFINED_OBJECT,
+							 "subscription does not exist", NULL);
+	else if (request->args.kind == REQUEST_RENEW)
+	{
+		feed_renew(feed);
+		answer_sync(request);
+	}
+	else if (feed->error)
+	{
+		char	   *message = psprintf("subscription \"%s\" is in error: %s",
+									   feed->row->name, feed->error);
+
+		request_answer_error(request, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							 message,
+							 "It goes on by itself when the cause is gone.");
+		pfree(message);
+	}
+	else if (request->args.kind == REQUEST_SNAPSHOT)
+		answer_snapshot(request, feed);
+	else
+		answer_poll(request, feed);
+}
+
+static void
+answer(Request *request)
+{
+	if (request->args.kind == REQUEST_SYNC)
+		answer_sync(request);
+	else if (request->args.kind == REQUEST_STATS)
+		answer_stats(request);
+	else
+		answer_of_feed(request);
+}
+
+/* Milliseconds until a poll is answered anyway, -1 if there is none. */
+static long
+request_next_timeout(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	long		timeout = -1;
+	ListCell   *lc;
+
+	foreach(lc, requests)
+	{
+		Request    *request = lfirst(lc);
+
+		if (request->deadline > 0)
+			timeout = shorter(timeout,
+							  TimestampDifferenceMilliseconds(now,
+															  request->deadline) + 1);
+	}
+	return timeout;
 }
 
 static void
@@ -311,12 +393,8 @@ answer_requests(void)
 			request_drop(request);
 		else if (!can_answer(request))
 			continue;
-		else if (request->kind == REQUEST_SYNC)
-			answer_sync(request);
-		else if (request->kind == REQUEST_SNAPSHOT)
-			answer_snapshot(request);
 		else
-			answer_stats(request);
+			answer(request);
 		requests = foreach_delete_current(requests, lc);
 	}
 }
@@ -448,14 +526,6 @@ may_end(void)
 		TimestampDifferenceExceeds(asked_at, now, SHUTDOWN_MS);
 }
 
-static long
-shorter(long a, long b)
-{
-	if (a < 0 || b < 0)
-		return Max(a, b);
-	return Min(a, b);
-}
-
 /*
  * Sleep until somebody sets our latch, unless WAL was flushed since flushed
  * was read.
@@ -472,6 +542,7 @@ wait(XLogRecPtr flushed)
 	{
 		timeout = shorter(timeout, refill_next_timeout(pool));
 		timeout = shorter(timeout, feed_next_timeout());
+		timeout = shorter(timeout, request_next_timeout());
 		if (committed > flushed)
 			timeout = FLUSH_POLL_MS;
 		if (deliver_pending() > 0)
@@ -510,6 +581,7 @@ run(const char *slot_name)
 		publish();
 		poll_refills();
 		more |= feed_advance_all();
+		feed_end_leases();
 		publish();
 		poll_refills();
 		answer_requests();
@@ -519,14 +591,20 @@ run(const char *slot_name)
 
 		if (ShutdownRequestPending && may_end())
 		{
+			if (!is_replaying())
+				feed_flush_all();
+			publish();
 			confirm(true);
 			break;
 		}
 		if (more)
 			continue;
-		if ((feed_count() == 0 || apply_catalog_is_gone()) &&
-			retire(slot_name, true))
-			break;
+		if (feed_count() == 0 || apply_catalog_is_gone())
+		{
+			if (retire(slot_name, true))
+				break;
+			continue;
+		}
 		wait(flushed);
 	}
 }

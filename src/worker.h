@@ -9,6 +9,10 @@
  *	  (query_to_text), int64 number of rows, then for each an int32 length and
  *	  the bytes of a MinimalTuple in the format of query_row_desc.
  *
+ * REQUEST_POLL
+ *	  int32 number of batches, then each as int32 length and bytes; -1 if not
+ *	  all that the client lacks are kept.
+ *
  * REQUEST_STATS
  *	  int32 number of subscriptions, then for each the fields of
  *	  SubscriptionStats in order: int64s, then the two strings (pq_sendstring).

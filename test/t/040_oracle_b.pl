@@ -223,8 +223,9 @@ sub verify
 		];
 	};
 	my @commits = $shadow->commits;
+	my @names = sort keys %$watched;
 
-	for my $name (sort keys %$watched)
+	for my $name (@names)
 	{
 		my $watch = $watched->{$name};
 		my $client = $session->client($name);
@@ -236,21 +237,32 @@ sub verify
 			  @{ $watch->{snapshots} } ];
 	}
 
-	for my $i (0 .. $#commits)
+	my $error;
+	for my $commit (@commits)
 	{
-		my $commit = $commits[$i];
-
-		verify_snapshots($_, $watched->{$_}, $commit) for sort keys %$watched;
+		$error //= failure_of(
+			sub { verify_snapshots($_, $watched->{$_}, $commit) for @names });
 		push @trace, "commit of $commit->{xid} at $commit->{lsn}",
 		  map { "  $_" } @{ $commit->{changes} };
 		$shadow->replay($commit);
-		verify_commit($_, $watched->{$_}, $commit, $truth->($_),
-			$generator->key_identity, \@commits)
-		  for sort keys %$watched;
+		for my $name (@names)
+		{
+			my $result = $truth->($name);
+
+			push @trace,
+			  "  $name: " . join ' ', map { $_->{key} } @$result;
+			$error //= failure_of(
+				sub {
+					verify_commit($name, $watched->{$name}, $commit, $result,
+						$generator->key_identity, \@commits);
+				});
+		}
+		push @trace, $error if $error && !grep { $_ eq $error } @trace;
 		$total{commits}++;
 		$commits_left--;
 	}
-	for my $name (sort keys %$watched)
+	die $error if $error;
+	for my $name (@names)
 	{
 		verify_snapshots($name, $watched->{$name});
 		my ($left) = @{ $watched->{$name}{batches} };
@@ -258,6 +270,12 @@ sub verify
 	}
 	verify_shadow($generator->table, $shadow->copy);
 	return;
+}
+
+sub failure_of
+{
+	my ($code) = @_;
+	return eval { $code->(); 1 } ? undef : $@;
 }
 
 # Snapshots taken before this commit show the truth as it is now.
@@ -290,7 +308,6 @@ sub verify_commit
 	my $order = $batch ? lsn_cmp($batch->{lsn}, $commit->{lsn}) : 1;
 
 	$watch->{truth} = $truth;
-	push @trace, "  $name: " . join ' ', map { $_->{key} } @$truth;
 	push @trace, "    $batch->{json}" if $order == 0;
 	return unless $watch->{started};
 	die "$name: a batch at $batch->{lsn}, where no commit is\n" if $order < 0;

@@ -266,6 +266,9 @@ sub _accept
 	{
 		$self->_fail('a reset among other deltas')
 		  if @{ $batch->{deltas} } > 1;
+
+		# the query may have other columns now
+		$self->{$_} = undef for qw(columns key_columns);
 		@after = @{ $self->_read_rows($batch->{deltas}[0]{rows}) };
 	}
 	else

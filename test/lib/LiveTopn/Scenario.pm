@@ -38,6 +38,7 @@ our @EXPORT = qw(use_server server session writer scenario base_table run
   subscribe equals_query saw ids_are refused state_of wait_for_state);
 
 my ($server, $session, $writer);
+my @kept = ('idle');    # subscriptions, each to the table of its name
 
 sub use_server
 {
@@ -48,6 +49,9 @@ sub use_server
 		LIMIT 1', 'idle', deliver => 'none')");
 	return;
 }
+
+# Do not clean up the subscription and the table of that name.
+sub keep { push @kept, $_[0]; return; }
 
 sub server  { return $server; }
 sub session { return $session; }
@@ -89,7 +93,8 @@ sub clean_up
 	for my $name (
 		@{
 			$dbh->selectcol_arrayref(
-				"SELECT name FROM topn_subscriptions WHERE name <> 'idle'")
+				'SELECT name FROM topn_subscriptions WHERE name <> ALL (?)',
+				undef, \@kept)
 		})
 	{
 		$dbh->do('SELECT unsubscribe_topn(?)', undef, $name);
@@ -99,8 +104,8 @@ sub clean_up
 			$dbh->selectcol_arrayref(
 				"SELECT oid::regclass::text FROM pg_class
 				 WHERE relnamespace = 'public'::regnamespace
-				 AND relkind IN ('r', 'p') AND relname <> 'idle'
-				 AND NOT relispartition")
+				 AND relkind IN ('r', 'p') AND relname <> ALL (?)
+				 AND NOT relispartition", undef, \@kept)
 		})
 	{
 		$dbh->do("DROP TABLE IF EXISTS $table CASCADE");
@@ -135,13 +140,17 @@ sub subscribe
 
 # ---- what must be seen ----
 
-# Client, snapshot and query agree.
+# Client, snapshot, topn_rows and query agree.
 sub equals_query
 {
 	for my $name (@_)
 	{
-		is(eval { $session->difference($name) } // ($@ || undef),
-			undef, "$name equals its query");
+		is( eval {
+				$session->difference($name)
+				  // $session->rows_difference($name);
+			} // ($@ || undef),
+			undef,
+			"$name equals its query");
 	}
 	return;
 }

@@ -133,6 +133,23 @@ sub topn_rows
 sub _row_type
 {
 	my ($self, $name) = @_;
+	my $dbh = $self->{dbh};
+
+	return $self->_row_type_of_arguments($name) if $self->{args}{$name};
+	$dbh->do("CREATE TEMPORARY VIEW row_type AS $self->{text}{$name}");
+	my ($type) = $dbh->selectrow_array(
+		q{SELECT string_agg(quote_ident(attname) || ' '
+			|| format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
+		  FROM pg_attribute WHERE attrelid = 'pg_temp.row_type'::regclass
+		  AND attnum > 0});
+	$dbh->do('DROP VIEW pg_temp.row_type');
+	return $type;
+}
+
+# The same, of a query with arguments: of built-in types only.
+sub _row_type_of_arguments
+{
+	my ($self, $name) = @_;
 	my $sth = $self->{dbh}->prepare(
 		"SELECT * FROM ($self->{text}{$name}) q LIMIT 0",
 		{ pg_placeholder_dollaronly => 1 });
@@ -206,6 +223,16 @@ sub difference
 
 	return describe_difference('query', \@truth, 'client', \@client)
 	  // describe_difference('query', \@truth, 'snapshot', \@snapshot);
+}
+
+# The same for topn_rows, which is as of now.
+sub rows_difference
+{
+	my ($self, $name) = @_;
+
+	return describe_difference(
+		'query', [ $self->truth($name) ],
+		'topn_rows', [ $self->topn_rows($name) ]);
 }
 
 sub describe_difference
