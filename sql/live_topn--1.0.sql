@@ -180,7 +180,7 @@ IS 'wait until all that was committed before is applied and published';
 
 CREATE VIEW @extschema@.topn_subscriptions WITH (security_barrier) AS
 SELECT s.name, s.owner, s.query, s.args, s.deliver, s.ranks, s.cushion,
-	s.lease, coalesce(w.state, 'loading') AS state, w.error
+	s.lease, coalesce(w.state, 'loading') AS state, w.error, s.throttle
 FROM live_topn.subscription s
 	LEFT JOIN live_topn.stats() w ON w.id IS NULL OR w.id = s.id
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');

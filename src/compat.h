@@ -58,6 +58,15 @@
 #define replication_slot_create(name, persistency) \
 	ReplicationSlotCreate(name, true, persistency, false, false, false)
 #endif
+/* be87200ef: slots say why they were invalidated */
+#if PG_VERSION_NUM < 160000
+#define slot_is_invalidated(slot) \
+	XLogRecPtrIsInvalid((slot)->data.restart_lsn)
+#else
+#define slot_is_invalidated(slot) \
+	((slot)->data.invalidated != RS_INVAL_NONE)
+#endif
+
 #if PG_VERSION_NUM < 180000
 #define replication_slot_acquire(name) \
 	ReplicationSlotAcquire(name, true)

@@ -127,6 +127,23 @@ create_slot(const char *slot_name)
 	ReplicationSlotPersist();
 }
 
+/* A slot whose WAL is gone is of no use to anybody. */
+static void
+drop_invalidated_slot(const char *slot_name)
+{
+	ReplicationSlot *slot = SearchNamedReplicationSlot(slot_name, true);
+
+	if (slot && slot_is_invalidated(slot))
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("replication slot \"%s\" of live_topn was invalidated",
+						slot_name),
+				 errdetail("It is made anew, and every subscription of the database publishes a reset.")));
+		ReplicationSlotDrop(slot_name, true);
+	}
+}
+
 void
 decoder_open(const char *slot_name, const DecoderOps *ops)
 {
@@ -142,6 +159,7 @@ decoder_open(const char *slot_name, const DecoderOps *ops)
 	 */
 	StartTransactionCommand();
 	MemoryContextSwitchTo(context);
+	drop_invalidated_slot(slot_name);
 	if (decoder_slot_exists(slot_name))
 		replication_slot_acquire(slot_name);
 	else

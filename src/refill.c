@@ -45,6 +45,7 @@
 #define REFILL_MAX_WORKERS	64
 #define REFILL_IDLE_MS		10000	/* then a worker is let go */
 #define REFILL_RETRY_MS		1000	/* after one could not be started */
+#define REFILL_WARN_MS		60000	/* warn of that so often */
 
 /* Keys in the segment's table of contents. */
 #define REFILL_KEY_IN		1
@@ -83,6 +84,7 @@ struct RefillPool
 	List	   *queue;			/* of RefillJob */
 	uint64		last_ticket;
 	TimestampTz retry_at;		/* after a start failed */
+	TimestampTz warned_at;		/* of that */
 	RefillSlot	slots[REFILL_MAX_WORKERS];
 };
 
@@ -416,6 +418,18 @@ poll_slot(RefillPool *pool, RefillSlot *slot)
 	return answer;
 }
 
+/* At most once in a while. */
+static bool
+should_warn(RefillPool *pool)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!TimestampDifferenceExceeds(pool->warned_at, now, REFILL_WARN_MS))
+		return false;
+	pool->warned_at = now;
+	return true;
+}
+
 RefillAnswer *
 refill_poll(RefillPool *pool)
 {
@@ -450,7 +464,7 @@ refill_poll(RefillPool *pool)
 			slot++;
 		if (start_worker(pool, slot))
 			return refill_poll(pool);
-		ereport(workers == 0 ? WARNING : DEBUG1,
+		ereport(workers == 0 && should_warn(pool) ? WARNING : DEBUG1,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a live_topn refill worker"),
 				 errhint("You may need to increase max_worker_processes.")));
