@@ -18,6 +18,7 @@ OBJS = \
 	src/inert.o \
 	src/flatten.o \
 	src/identity.o \
+	src/depend.o \
 	src/tiers.o \
 	src/keyset.o \
 	src/row.o \

@@ -41,7 +41,7 @@ typedef struct Watch
 	List	   *feeds;
 } Watch;
 
-/* A change of the table of subscriptions. */
+/* A change of the table of subscriptions; without rows, a truncation. */
 typedef struct CatalogChange
 {
 	SubscriptionRow *old;
@@ -57,6 +57,7 @@ static uint64 changes;
 static Oid	catalog_table;
 static ReadView catalog_view;
 static bool catalog_invalidated;
+static bool roles_changed;
 
 /* the commit that is being decoded */
 static MemoryContext commit_context;
@@ -68,8 +69,9 @@ static bool commit_logged;		/* some feed needs what has been logged */
 static Size commit_checked;		/* bytes logged when visibility was checked */
 static List *commit_feeds;		/* touched */
 static List *commit_catalog;	/* of CatalogChange */
+static List *commit_rewritten;	/* OIDs of tables */
 static List *commit_resyncs;	/* of int64 * */
-static List *commit_published;	/* of int64[2]: id, seq */
+static List *commit_published;	/* of int64[3]: id, seq, lsn */
 
 /*
  * Relcache callback: a table, or all of them, may have changed.  It may be in
@@ -85,6 +87,16 @@ invalidate_watches(Datum arg, Oid relid)
 	while ((watch = hash_seq_search(&status)) != NULL)
 		if (relid == InvalidOid || list_member_oid(watch->relids, relid))
 			watch->valid = false;
+}
+
+/*
+ * Syscache callback: roles, or who is a member of which.  In the commits that
+ * we decode we see that too, but not where it was done in another database.
+ */
+static void
+note_roles(Datum arg, int cacheid, uint32 hashvalue)
+{
+	roles_changed = true;
 }
 
 void
@@ -104,6 +116,8 @@ apply_startup(MemoryContext parent, RefillPool *pool)
 	log = commit_log_create(apply_context);
 	feed_startup(parent, log, pool, &position);
 	CacheRegisterRelcacheCallback(invalidate_watches, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHOID, note_roles, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, note_roles, (Datum) 0);
 }
 
 void
@@ -137,6 +151,26 @@ apply_changes(void)
 	return changes;
 }
 
+void
+apply_started(void)
+{
+	roles_changed = false;
+}
+
+void
+apply_recheck_roles(void)
+{
+	HASH_SEQ_STATUS status;
+	Feed	   *feed;
+
+	if (!roles_changed)
+		return;
+	roles_changed = false;
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+		feed_recheck(feed, false);
+}
+
 bool
 apply_catalog_is_gone(void)
 {
@@ -146,6 +180,7 @@ apply_catalog_is_gone(void)
 	/* dropping the table invalidates it, but VACUUM does, too */
 	if (!catalog_invalidated)
 		return false;
+	InvalidateSystemCaches();
 	StartTransactionCommand();
 	gone = catalog_relid() != catalog_table;
 	CommitTransactionCommand();
@@ -218,6 +253,7 @@ begin_commit(TransactionId xid, XLogRecPtr start)
 {
 	MemoryContextReset(commit_context);
 	commit_feeds = commit_catalog = commit_resyncs = commit_published = NIL;
+	commit_rewritten = NIL;
 	commit_xid = xid;
 	commit_start = start;
 	commit_changes = 0;
@@ -271,10 +307,39 @@ log_change(const Change *change, bool needed)
 	commit_log_append(log, change);
 }
 
+static void apply_change(Relation relation, ChangeKind kind, HeapTuple old,
+						 HeapTuple new);
+
+/*
+ * ALTER TABLE rewrites a table: its rows are inserted into another one that
+ * takes its place.  For us that is a single change, which says that rows may
+ * have any values now.  (VACUUM FULL and CLUSTER, which keep the values, are
+ * not decoded.)
+ */
+static void
+note_rewrite(Oid relid)
+{
+	MemoryContext caller;
+	Relation	relation;
+
+	if (list_member_oid(commit_rewritten, relid))
+		return;
+	caller = MemoryContextSwitchTo(commit_context);
+	commit_rewritten = lappend_oid(commit_rewritten, relid);
+	MemoryContextSwitchTo(caller);
+
+	relation = RelationIdGetRelation(relid);
+	if (RelationIsValid(relation))
+	{
+		apply_change(relation, CHANGE_REWRITE, NULL, NULL);
+		RelationClose(relation);
+	}
+}
+
 static void
 apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 {
-	Watch	   *watch = find_watch(relation);
+	Watch	   *watch;
 	bool		unresolved = feed_any_unresolved();
 	bool		needed = unresolved;
 	Change		change;
@@ -283,14 +348,16 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 	changes++;
 	if (++commit_changes % CHANGES_PER_LOOK == 0 && ShutdownRequestPending)
 		proc_exit(0);			/* we will see this commit again */
+	if (OidIsValid(relation->rd_rel->relrewrite))
+	{
+		note_rewrite(relation->rd_rel->relrewrite);
+		return;
+	}
+	watch = find_watch(relation);
 	if (watch->relid == catalog_table)
 	{
-		if (kind == CHANGE_TRUNCATE)
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("table \"%s.%s\" was truncated",
-							CATALOG_SCHEMA, CATALOG_TABLE)));
-		note_catalog_change(relation, old, new);
+		if (kind != CHANGE_REWRITE)
+			note_catalog_change(relation, old, new);
 		return;
 	}
 	if (watch->feeds == NIL && !unresolved && !commit_invisible)
@@ -339,15 +406,16 @@ note_message(const char *prefix, const char *data, Size size)
 	caller = MemoryContextSwitchTo(commit_context);
 	while (message.len - message.cursor >= sizeof(int64))
 	{
-		int64	   *numbers = palloc0(2 * sizeof(int64));
+		int64	   *numbers = palloc0(3 * sizeof(int64));
 
 		numbers[0] = pq_getmsgint64(&message);
 		if (kind == MESSAGE_RESYNC)
 			commit_resyncs = lappend(commit_resyncs, numbers);
 		else if (kind == MESSAGE_PUBLISHED &&
-				 message.len - message.cursor >= sizeof(int64))
+				 message.len - message.cursor >= 2 * sizeof(int64))
 		{
 			numbers[1] = pq_getmsgint64(&message);
+			numbers[2] = pq_getmsgint64(&message);
 			commit_published = lappend(commit_published, numbers);
 		}
 	}
@@ -359,46 +427,165 @@ apply_catalog_change(const CatalogChange *change)
 {
 	Feed	   *feed = change->old ? feed_find(change->old->id) : NULL;
 	int64		seq = 0;
+	bool		announced = false;
 
+	if (change->old == NULL && change->new == NULL)
+	{
+		HASH_SEQ_STATUS status;
+
+		feed_scan(&status);
+		while ((feed = feed_scan_next(&status)) != NULL)
+			feed_drop(feed);	/* which a scan allows for the current one */
+	}
 	if (feed)
 	{
 		seq = feed->seq;
+		announced = feed->announced;
 		feed_drop(feed);
 	}
 	if (change->new)
-		feed_create(change->new, change->old != NULL)->seq = seq;
+	{
+		feed = feed_create(change->new, false);
+		feed->seq = seq;
+		feed->reset = feed->announced = announced;
+	}
 }
 
-/* Catalog changes of this commit under the queries of feeds. */
-static void
-apply_invalidation(const SharedInvalidationMessage *message)
+/* ---- changes of the system catalogs ---- */
+
+/*
+ * What a commit has changed of the system catalogs, by its invalidation
+ * messages.
+ */
+typedef struct Invalidation
 {
+	bool		tables;			/* all of them */
+	bool		names;			/* roles and schemas: what any query looks at */
+	bool		functions;
+	int			labels;			/* rows of pg_enum inserted, changed, deleted */
+	int			label_names;	/* names there, old and new ones */
+	List	   *relids;
+	List	   *relations;		/* names, as hash values of RELNAMENSP */
+} Invalidation;
+
+static void
+note_invalidation(Invalidation *invalidation,
+				  const SharedInvalidationMessage *message)
+{
+	switch (message->id)
+	{
+		case SHAREDINVALRELCACHE_ID:
+			if (message->rc.relId == InvalidOid)
+				invalidation->tables = true;
+			else
+				invalidation->relids =
+					list_append_unique_oid(invalidation->relids,
+										   message->rc.relId);
+			break;
+		case RELNAMENSP:
+			invalidation->relations =
+				lappend_int(invalidation->relations, message->cc.hashValue);
+			break;
+		case AUTHOID:
+		case AUTHMEMROLEMEM:
+		case AUTHMEMMEMROLE:
+		case NAMESPACEOID:
+			invalidation->names = true;
+			break;
+		case PROCOID:
+		case OPEROID:
+			invalidation->functions = true;
+			break;
+		case ENUMOID:
+			invalidation->labels++;
+			break;
+		case ENUMTYPOIDNAME:
+			invalidation->label_names++;
+			break;
+	}
+}
+
+/* The table of a query, or a partition of it? */
+static bool
+concerns_table(const Invalidation *invalidation, const TopnQuery *query)
+{
+	ListCell   *lc;
+
+	foreach(lc, invalidation->relids)
+	{
+		Oid			relid = lfirst_oid(lc);
+		Watch	   *watch = hash_search(watches, &relid, HASH_FIND, NULL);
+
+		if (relid == query->relid ||
+			(watch && list_member_oid(watch->relids, query->relid)))
+			return true;
+	}
+	return false;
+}
+
+/* Anything else that it depends on? */
+static bool
+concerns_query(const Invalidation *invalidation, const TopnQuery *query)
+{
+	ListCell   *lc;
+
+	foreach(lc, query->depends)
+		if (list_member_oid(invalidation->relids, lfirst_oid(lc)))
+			return true;
+	foreach(lc, query->shadows)
+		if (list_member_int(invalidation->relations, lfirst_int(lc)))
+			return true;
+	return invalidation->functions && query->functions;
+}
+
+/* May the query of a feed mean something again? */
+static bool
+concerns_error(const Invalidation *invalidation)
+{
+	return invalidation->functions || invalidation->relids != NIL;
+}
+
+static void
+request_resync(int64 id)
+{
+	MemoryContext caller = MemoryContextSwitchTo(commit_context);
+	int64	   *number = palloc(sizeof(int64));
+
+	*number = id;
+	commit_resyncs = lappend(commit_resyncs, number);
+	MemoryContextSwitchTo(caller);
+}
+
+static void
+recheck_feeds(int n, const SharedInvalidationMessage *messages)
+{
+	MemoryContext caller = MemoryContextSwitchTo(commit_context);
+	Invalidation invalidation = {0};
 	HASH_SEQ_STATUS status;
 	Feed	   *feed;
 
-	if (message->id == SHAREDINVALRELCACHE_ID)
-	{
-		Oid			relid = message->rc.relId;
-		Watch	   *watch = hash_search(watches, &relid, HASH_FIND, NULL);
-		List	   *relids = watch ? watch->relids : NIL;
+	for (int i = 0; i < n; i++)
+		note_invalidation(&invalidation, &messages[i]);
+	MemoryContextSwitchTo(caller);
+	if (list_member_oid(invalidation.relids, catalog_table))
+		catalog_invalidated = true;
 
-		if (relid == catalog_table && OidIsValid(relid))
-			catalog_invalidated = true;
-		feed_scan(&status);
-		while ((feed = feed_scan_next(&status)) != NULL)
-			if (relid == InvalidOid || feed->error ||
-				(feed->query && (feed->query->relid == relid ||
-								 list_member_oid(relids, feed->query->relid))))
-				feed_recheck(feed);
-	}
-	else if (message->id == PROCOID || message->id == AUTHMEMROLEMEM ||
-			 message->id == AUTHMEMMEMROLE || message->id == AUTHOID)
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
 	{
-		feed_scan(&status);
-		while ((feed = feed_scan_next(&status)) != NULL)
-			if (message->id != PROCOID || feed->error ||
-				(feed->query && !feed->query->inert))
-				feed_recheck(feed);
+		bool		table = feed->query &&
+			(invalidation.tables ||
+			 concerns_table(&invalidation, feed->query));
+
+		if (table || invalidation.names ||
+			(feed->query && concerns_query(&invalidation, feed->query)) ||
+			(feed->error && concerns_error(&invalidation)))
+			feed_recheck(feed, table);
+
+		/* a label was renamed: values that clients know look otherwise now */
+		if (invalidation.label_names > invalidation.labels &&
+			feed->query && feed->query->enums)
+			request_resync(feed->id);
 	}
 }
 
@@ -418,6 +605,9 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	if (position.lsn >= catalog_view.lsn)
 		catalog_view.lsn = InvalidXLogRecPtr;
 
+	/* what may mean something else now is not published before we know */
+	if (ninvalidations > 0)
+		recheck_feeds(ninvalidations, invalidations);
 	foreach(lc, commit_feeds)
 	{
 		Feed	   *feed = lfirst(lc);
@@ -440,10 +630,8 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 		Feed	   *feed = feed_find(numbers[0]);
 
 		if (feed)
-			feed_was_published(feed, numbers[1]);
+			feed_was_published(feed, numbers[1], numbers[2]);
 	}
-	for (int i = 0; i < ninvalidations; i++)
-		apply_invalidation(&invalidations[i]);
 }
 
 const DecoderOps apply_ops = {

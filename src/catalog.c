@@ -57,13 +57,15 @@ SubscriptionRow *
 catalog_row(HeapTuple tuple, TupleDesc desc)
 {
 	SubscriptionRow *row = palloc0(sizeof(SubscriptionRow));
-	Datum		values[Natts_subscription];
-	bool		nulls[Natts_subscription];
+	Datum	   *values = palloc(sizeof(Datum) * desc->natts);
+	bool	   *nulls = palloc(sizeof(bool) * desc->natts);
 
 #define VALUE(column)	values[Anum_subscription_##column - 1]
 #define IS_NULL(column) nulls[Anum_subscription_##column - 1]
 
-	Assert(desc->natts == Natts_subscription);
+	if (desc->natts < Natts_subscription)
+		elog(ERROR, "table \"%s.%s\" lacks columns", CATALOG_SCHEMA,
+			 CATALOG_TABLE);
 	heap_deform_tuple(tuple, desc, values, nulls);
 
 	row->id = DatumGetInt64(VALUE(id));

@@ -27,6 +27,7 @@ startup_cb(LogicalDecodingContext *ctx, OutputPluginOptions *options,
 		   bool is_init)
 {
 	options->output_type = OUTPUT_PLUGIN_TEXTUAL_OUTPUT;
+	options->receive_rewrites = true;	/* see note_rewrite in apply.c */
 }
 
 static void

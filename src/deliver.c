@@ -178,6 +178,7 @@ log_batch(const Feed *feed, const Batch *batch, StringInfo json)
 	initStringInfo(&message);
 	pq_sendbyte(&message, MESSAGE_BATCH);
 	pq_sendint32(&message, feed->row->owner);
+	pq_sendint64(&message, feed->id);
 	pq_sendint64(&message, batch->seq);
 	pq_sendbytes(&message, feed->row->name, strlen(feed->row->name) + 1);
 	pq_sendbytes(&message, json->data, json->len);
@@ -243,13 +244,15 @@ log_published(void)
 
 		pq_sendint64(&message, delivery->feed->id);
 		pq_sendint64(&message, delivery->batch ? delivery->batch->seq : 0);
+		pq_sendint64(&message,
+					 delivery->batch ? delivery->batch->commit.lsn : 0);
 	}
 	log_logical_message(MESSAGE_PREFIX, message.data, message.len);
 	pfree(message.data);
 }
 
-void
-deliver_discard(Feed *feed, int64 seq)
+int64
+deliver_forget(Feed *feed, int64 seq, XLogRecPtr lsn)
 {
 	ListCell   *lc;
 
@@ -257,13 +260,17 @@ deliver_discard(Feed *feed, int64 seq)
 	{
 		Delivery   *delivery = lfirst(lc);
 
-		if (delivery->feed == feed &&
-			(delivery->batch == NULL || delivery->batch->seq <= seq))
+		if (delivery->feed != feed)
+			continue;
+		if (delivery->batch == NULL || delivery->batch->commit.lsn <= lsn)
 		{
 			queue = foreach_delete_current(queue, lc);
 			free_delivery(delivery);
 		}
+		else
+			delivery->batch->seq = ++seq;
 	}
+	return seq;
 }
 
 /*
@@ -282,7 +289,7 @@ discard_failed(Feed *feed)
 		if (delivery->feed == feed && delivery->batch)
 			feed->seq = Min(feed->seq, delivery->batch->seq - 1);
 	}
-	deliver_discard(feed, PG_INT64_MAX);
+	deliver_forget(feed, feed->seq, PG_UINT64_MAX);
 }
 
 bool

@@ -21,8 +21,11 @@ extern void deliver_enqueue(Feed *feed, Batch *batch);
  */
 extern void deliver_announce(Feed *feed);
 
-/* Drop what is queued of a feed up to a batch: that is out already. */
-extern void deliver_discard(Feed *feed, int64 seq);
+/*
+ * Drop what is queued of a feed up to a commit: batch seq has brought clients
+ * there.  The others are numbered from there; returns the last number.
+ */
+extern int64 deliver_forget(Feed *feed, int64 seq, XLogRecPtr lsn);
 
 extern int	deliver_pending(void);
 

@@ -26,7 +26,7 @@ typedef struct Touched
 {
 	Row		   *old;			/* NULL: not held before */
 	Row		   *row;			/* NULL: not held now */
-	uint32		before;			/* rank, 0 if not visible then */
+	uint32		before;			/* rank, 0 if not held then */
 	uint32		after;
 	uint32		before_untouched;	/* untouched rows that precede it */
 	uint32		after_untouched;
@@ -63,7 +63,8 @@ typedef struct Places
 typedef struct Differ
 {
 	Window	   *window;
-	uint32		limit;
+	ResultPage		before;
+	ResultPage		after;
 
 	int			ntouched;
 	Touched    *touched;
@@ -72,15 +73,25 @@ typedef struct Differ
 	int			nnew;
 	Touched   **by_new;			/* those with a new row, in its order */
 
-	uint32		shared;			/* untouched rows visible in both lists */
+	/* untouched rows visible in both lists: low + 1 to high */
+	uint32		shared_low;
+	uint32		shared_high;
 	Places		leaves;			/* by before, descending */
 	Places		enters;			/* by after */
 	Places		moves;			/* by after */
 	Places		updates;		/* by after */
 } Differ;
 
+static bool
+is_visible(uint32 rank, ResultPage page)
+{
+	return rank > page.skip && rank <= page.end;
+}
+
+/* Ranks, of rows that are visible, become positions in the page. */
 static void
-add_place(Places *places, Row *old, Row *row, uint32 before, uint32 after)
+add_place(const Differ *differ, Places *places, Row *old, Row *row,
+		  uint32 before, uint32 after)
 {
 	Place	   *place;
 
@@ -94,8 +105,8 @@ add_place(Places *places, Row *old, Row *row, uint32 before, uint32 after)
 	place = &places->items[places->n++];
 	place->old = old;
 	place->row = row;
-	place->before = before;
-	place->after = after;
+	place->before = before ? before - differ->before.skip : 0;
+	place->after = after ? after - differ->after.skip : 0;
 }
 
 static int
@@ -269,17 +280,6 @@ rank_touched(Differ *differ)
 			window_position(window, touched->row) - upto;
 		touched->after = touched->after_untouched + j + 1;
 	}
-
-	/* what lies beyond the result is not seen */
-	for (int i = 0; i < differ->ntouched; i++)
-	{
-		Touched    *touched = &differ->touched[i];
-
-		if (touched->before > differ->limit)
-			touched->before = 0;
-		if (touched->after > differ->limit)
-			touched->after = 0;
-	}
 }
 
 /* The rank of the n-th untouched row (from 1) before and after. */
@@ -325,7 +325,32 @@ add_untouched(Differ *differ, Places *places, uint32 n)
 	uint32		after = untouched_after(differ, n);
 	Row		   *row = window_nth(differ->window, after - 1);
 
-	add_place(places, row, row, untouched_before(differ, n), after);
+	add_place(differ, places, row, row, untouched_before(differ, n), after);
+}
+
+/* Untouched rows up to a rank. */
+static uint32
+count_untouched_before(const Differ *differ, uint32 rank)
+{
+	uint32		n = Min(rank, differ->window->before_size);
+
+	rank = n;
+	for (int i = 0; i < differ->nold; i++)
+		if (differ->by_old[i]->before <= rank)
+			n--;
+	return n;
+}
+
+static uint32
+count_untouched_after(const Differ *differ, uint32 rank)
+{
+	uint32		n = Min(rank, window_size(differ->window));
+
+	rank = n;
+	for (int i = 0; i < differ->nnew; i++)
+		if (differ->by_new[i]->after <= rank)
+			n--;
+	return n;
 }
 
 /*
@@ -334,38 +359,40 @@ add_untouched(Differ *differ, Places *places, uint32 n)
 static void
 find_leaves_and_enters(Differ *differ)
 {
-	uint32		before = Min(differ->limit, differ->window->before_size);
-	uint32		after = Min(differ->limit, window_size(differ->window));
+	uint32		before_low = count_untouched_before(differ, differ->before.skip);
+	uint32		before_high = count_untouched_before(differ, differ->before.end);
+	uint32		after_low = count_untouched_after(differ, differ->after.skip);
+	uint32		after_high = count_untouched_after(differ, differ->after.end);
+	uint32		low = Max(before_low, after_low);
+	uint32		high = Max(Min(before_high, after_high), low);
+
+	differ->shared_low = low;
+	differ->shared_high = high;
 
 	for (int i = 0; i < differ->nold; i++)
 	{
 		Touched    *touched = differ->by_old[i];
 
-		if (touched->before == 0)
-			continue;
-		before--;
-		if (touched->after == 0)
-			add_place(&differ->leaves, touched->old, NULL,
+		if (is_visible(touched->before, differ->before) &&
+			!is_visible(touched->after, differ->after))
+			add_place(differ, &differ->leaves, touched->old, NULL,
 					  touched->before, 0);
 	}
 	for (int i = 0; i < differ->nnew; i++)
 	{
 		Touched    *touched = differ->by_new[i];
 
-		if (touched->after == 0)
-			continue;
-		after--;
-		if (touched->before == 0)
-			add_place(&differ->enters, NULL, touched->row,
+		if (is_visible(touched->after, differ->after) &&
+			!is_visible(touched->before, differ->before))
+			add_place(differ, &differ->enters, NULL, touched->row,
 					  0, touched->after);
 	}
-
-	/* now before and after are the numbers of untouched rows */
-	differ->shared = Min(before, after);
-	for (uint32 n = differ->shared + 1; n <= before; n++)
-		add_untouched(differ, &differ->leaves, n);
-	for (uint32 n = differ->shared + 1; n <= after; n++)
-		add_untouched(differ, &differ->enters, n);
+	for (uint32 n = before_low + 1; n <= before_high; n++)
+		if (n <= low || n > high)
+			add_untouched(differ, &differ->leaves, n);
+	for (uint32 n = after_low + 1; n <= after_high; n++)
+		if (n <= low || n > high)
+			add_untouched(differ, &differ->enters, n);
 
 	qsort(differ->leaves.items, differ->leaves.n, sizeof(Place),
 		  compare_before_descending);
@@ -374,9 +401,10 @@ find_leaves_and_enters(Differ *differ)
 }
 
 static bool
-stays_visible(const Touched *touched)
+stays_visible(const Differ *differ, const Touched *touched)
 {
-	return touched->before > 0 && touched->after > 0;
+	return is_visible(touched->before, differ->before) &&
+		is_visible(touched->after, differ->after);
 }
 
 /*
@@ -413,6 +441,12 @@ compare_elements_after(const void *a, const void *b)
 	return compare_uint32(&x->touched->after, &y->touched->after);
 }
 
+static uint32
+clamp(uint32 n, const Differ *differ)
+{
+	return Max(differ->shared_low, Min(n, differ->shared_high));
+}
+
 /*
  * The rows visible in both lists as elements, in the order before.
  */
@@ -424,18 +458,18 @@ make_elements(Differ *differ, int *nelements)
 	int			ncuts = 0;
 	int			n = 0;
 
-	cuts[ncuts++] = 0;
+	cuts[ncuts++] = differ->shared_low;
 	for (int i = 0; i < differ->nold; i++)
 	{
 		Touched    *touched = differ->by_old[i];
 
-		if (!stays_visible(touched))
+		if (!stays_visible(differ, touched))
 			continue;
 		elements[n++].touched = touched;
-		cuts[ncuts++] = Min(touched->before_untouched, differ->shared);
-		cuts[ncuts++] = Min(touched->after_untouched, differ->shared);
+		cuts[ncuts++] = clamp(touched->before_untouched, differ);
+		cuts[ncuts++] = clamp(touched->after_untouched, differ);
 	}
-	cuts[ncuts++] = differ->shared;
+	cuts[ncuts++] = differ->shared_high;
 
 	qsort(cuts, ncuts, sizeof(uint32), compare_uint32);
 	ncuts = qunique(cuts, ncuts, sizeof(uint32), compare_uint32);
@@ -525,15 +559,18 @@ find_moves_and_updates(Differ *differ, bool absolute)
 
 	if (absolute)
 	{
-		for (uint32 u = 1; u <= differ->shared; u++)
-			if (untouched_before(differ, u) != untouched_after(differ, u))
+		for (uint32 u = differ->shared_low + 1; u <= differ->shared_high; u++)
+			if (untouched_before(differ, u) - differ->before.skip !=
+				untouched_after(differ, u) - differ->after.skip)
 				add_untouched(differ, &differ->moves, u);
 		for (int i = 0; i < differ->nold; i++)
 		{
 			Touched    *touched = differ->by_old[i];
 
-			if (stays_visible(touched))
-				add_place(touched->before != touched->after ?
+			if (stays_visible(differ, touched))
+				add_place(differ,
+						  touched->before - differ->before.skip !=
+						  touched->after - differ->after.skip ?
 						  &differ->moves : &differ->updates,
 						  touched->old, touched->row,
 						  touched->before, touched->after);
@@ -548,7 +585,7 @@ find_moves_and_updates(Differ *differ, bool absolute)
 			Touched    *touched = elements[i].touched;
 
 			if (touched)
-				add_place(elements[i].stays ?
+				add_place(differ, elements[i].stays ?
 						  &differ->updates : &differ->moves,
 						  touched->old, touched->row,
 						  touched->before, touched->after);
@@ -708,13 +745,13 @@ append_deltas(DeltaScript *script, DeltaOp op, const Places *places)
 }
 
 DeltaScript *
-delta_script(Window *window, uint32 limit, bool absolute)
+delta_script(Window *window, ResultPage before, ResultPage after, bool absolute)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext scratch = AllocSetContextCreate(caller, "live_topn delta",
 												  ALLOCSET_SMALL_SIZES);
 	DeltaScript *script = palloc0(sizeof(DeltaScript));
-	Differ		differ = {.window = window,.limit = limit};
+	Differ		differ = {.window = window,.before = before,.after = after};
 	int			kept = 0;
 
 	MemoryContextSwitchTo(scratch);

@@ -20,6 +20,7 @@
 #include "deliver.h"
 #include "feed.h"
 #include "miscadmin.h"
+#include "storage/procarray.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -278,7 +279,7 @@ feed_floor(const Feed *feed)
 	if (feed->behind)
 		floor = feed->cursor;
 	if (feed->ticket != 0 || feed->answer)
-		floor = Min(floor, feed->since);
+		floor = Min(floor, feed->kept);
 	return floor;
 }
 
@@ -317,11 +318,59 @@ feed_all_current(void)
 
 /* ---- results ---- */
 
+/* How many rows the window must hold, at least, to know the result. */
+static uint32
+needed_rows(const Feed *feed)
+{
+	return feed->query->offset + feed->query->limit;
+}
+
+/* May rows that were not read yet be equal to the last one of the result? */
+static bool
+has_open_ties(const Feed *feed)
+{
+	const Window *window = feed->window;
+	uint32		needed = needed_rows(feed);
+
+	return feed->query->nties > 0 && feed->query->limit > 0 &&
+		window->end == WINDOW_BOUNDED && window_size(window) >= needed &&
+		row_compare_prefix(feed->format, window_nth(window, needed - 1),
+						   window->high, feed->query->nties) == 0;
+}
+
 static bool
 is_short(const Feed *feed)
 {
-	return window_size(feed->window) < feed->query->limit &&
-		feed->window->end != WINDOW_COMPLETE;
+	if (feed->window->end == WINDOW_COMPLETE)
+		return false;
+	return window_size(feed->window) < needed_rows(feed) ||
+		has_open_ties(feed);
+}
+
+/* The result as ranks in the window, which is not short. */
+ResultPage
+feed_page(const Feed *feed)
+{
+	const Window *window = feed->window;
+	uint32		size = window_size(window);
+	uint32		needed = needed_rows(feed);
+	ResultPage	page = {
+		.skip = Min(feed->query->offset, size),
+		.end = Min(needed, size)
+	};
+
+	if (feed->query->nties > 0 && feed->query->limit > 0 && size > needed)
+		page.end = window_ties_end(window, window_nth(window, needed - 1),
+								   feed->query->nties);
+	return page;
+}
+
+/* The changes so far are accounted for: this is the result clients know. */
+static void
+settle_window(Feed *feed)
+{
+	window_settle(feed->window);
+	feed->page = feed_page(feed);
 }
 
 /* A commit has been applied whose result is not published yet. */
@@ -329,6 +378,8 @@ static void
 cover(Feed *feed, const CommitInfo *commit)
 {
 	dirty = true;
+	if (feed->covered > 0 && feed->commit.no == commit->no)
+		return;
 	if (feed->covered++ == 0)
 		feed->from = commit->lsn;
 	feed->commit = *commit;
@@ -349,12 +400,13 @@ static Batch *
 make_reset(Feed *feed)
 {
 	Batch	   *batch = palloc0(sizeof(Batch));
+	ResultPage	page = feed_page(feed);
 
-	batch->nrows = Min(window_size(feed->window), feed->query->limit);
+	batch->nrows = page.end - page.skip;
 	batch->rows = palloc_extended(sizeof(Row *) * Max(batch->nrows, 1),
 								  MCXT_ALLOC_HUGE);
 	for (int i = 0; i < batch->nrows; i++)
-		batch->rows[i] = row_ref(window_nth(feed->window, i));
+		batch->rows[i] = row_ref(window_nth(feed->window, page.skip + i));
 	feed->resets++;
 	return batch;
 }
@@ -367,7 +419,7 @@ make_deltas(Feed *feed)
 
 	if (feed->window->nremoved == 0 && feed->window->nadded == 0)
 		return NULL;			/* as nearly always */
-	script = delta_script(feed->window, feed->query->limit,
+	script = delta_script(feed->window, feed->page, feed_page(feed),
 						  strcmp(feed->row->ranks, "absolute") == 0);
 	if (script->n == 0)
 		delta_free(script);
@@ -380,9 +432,23 @@ make_deltas(Feed *feed)
 	return batch;
 }
 
+/* The throttle lets the next batch through after its interval. */
+static void
+start_interval(Feed *feed)
+{
+	if (feed->row->throttle_ms > 0)
+		feed->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												feed->row->throttle_ms);
+}
+
 /*
  * The result is known as of feed->commit: queue what makes it from the one
  * known before.
+ *
+ * While a feed retraces what an earlier worker has done, the earlier one's
+ * batches count, of which only numbers and positions are known: the same
+ * results can have been published in other batches, if rows came from refills
+ * at other times.
  */
 static void
 publish(Feed *feed)
@@ -392,35 +458,32 @@ publish(Feed *feed)
 
 	Assert(!is_short(feed));
 	dirty = true;
-	if (feed->seq < feed->published && feed->covered > 1)
-	{
-		/* these commits had a batch each, which we cannot tell any more */
-		feed->seq = feed->published;
-		feed->reset = true;
-	}
-	batch = feed->reset ? make_reset(feed) : make_deltas(feed);
+	if (feed->commit.lsn <= feed->published_lsn)
+		feed->seq = feed->published;	/* clients have this result */
+	else if (feed->covered > 1 && feed->from <= feed->published_lsn)
+		feed->reset = true;		/* we cannot tell which one they have */
+
+	if (feed->commit.lsn <= feed->published_lsn)
+		batch = NULL;
+	else
+		batch = feed->reset ? make_reset(feed) : make_deltas(feed);
 	if (batch)
 	{
 		batch->seq = ++feed->seq;
 		batch->commit = feed->commit;
 		if (feed->covered > 1)
 			batch->from = feed->from;
-		if (feed->row->throttle_ms > 0)
-			feed->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													feed->row->throttle_ms);
+		start_interval(feed);
 		feed->batches++;
 		feed->last_lsn = batch->commit.lsn;
-		if (batch->seq > feed->published)
-			deliver_enqueue(feed, batch);
-		else
-			batch_free(batch);
+		deliver_enqueue(feed, batch);
 	}
 	if (feed->covered > 1 && feed->row->throttle_ms == 0)
 		feed->coalesced += feed->covered - 1;
 	feed->reset = false;
 	feed->held = false;
 	feed->covered = 0;
-	window_settle(feed->window);
+	settle_window(feed);
 	MemoryContextSwitchTo(caller);
 }
 
@@ -431,7 +494,8 @@ publish(Feed *feed)
 static void
 publish_if_due(Feed *feed)
 {
-	if (feed->row->throttle_ms > 0 && GetCurrentTimestamp() < feed->due)
+	if (feed->row->throttle_ms > 0 && GetCurrentTimestamp() < feed->due &&
+		feed->commit.lsn > feed->published_lsn)
 	{
 		feed->held = true;
 		activate(feed);
@@ -442,6 +506,20 @@ publish_if_due(Feed *feed)
 
 /* ---- the size of the window ---- */
 
+/*
+ * What a refill that is requested now will need of the log: commits after the
+ * cursor, and those before it that are still there because its snapshot may
+ * miss them, however long they stay invisible.
+ */
+static void
+note_request(Feed *feed)
+{
+	LoggedCommit *first = commit_log_get(log, 0);
+
+	feed->since = feed->behind ? feed->cursor : position->commit.no;
+	feed->kept = first ? Min(feed->since, first->info.no - 1) : feed->since;
+}
+
 static void
 request_rows(Feed *feed)
 {
@@ -449,10 +527,12 @@ request_rows(Feed *feed)
 	Row		   *low = window->end == WINDOW_BOUNDED ? window->high : NULL;
 
 	Assert(feed->ticket == 0 && feed->answer == NULL);
-	feed->refill_limit = feed->query->limit + feed->cushion;
+	feed->refill_limit = needed_rows(feed) + feed->cushion;
 	feed->refill_limit -= Min(feed->refill_limit - 1, window_size(window));
+	if (has_open_ties(feed))
+		feed->refill_limit = Max(feed->refill_limit, window_size(window));
 	feed->refill_low = low ? row_ref(low) : NULL;
-	feed->since = feed->behind ? feed->cursor : position->commit.no;
+	note_request(feed);
 	feed->ticket = refill_submit(pool, feed->row, feed->query_text,
 								 feed->refill_limit,
 								 low ? RowTuple(low) : NULL);
@@ -460,13 +540,27 @@ request_rows(Feed *feed)
 	activate(feed);
 }
 
+/*
+ * Have the query analysed again, once all that changed it is visible: a commit
+ * is decoded before that.
+ */
 static void
 request_check(Feed *feed)
 {
 	Assert(feed->ticket == 0 && feed->answer == NULL);
+	while (feed->unseen != NIL &&
+		   !TransactionIdIsInProgress(linitial_oid(feed->unseen)))
+		feed->unseen = list_delete_first(feed->unseen);
+	if (feed->unseen != NIL)
+	{
+		feed->retry_at =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), READ_AGAIN_MS);
+		return;
+	}
+
 	feed->recheck = false;
 	feed->refill_limit = 0;
-	feed->since = feed->behind ? feed->cursor : position->commit.no;
+	note_request(feed);
 	feed->ticket = refill_submit(pool, feed->row, feed->query_text, 0, NULL);
 	activate(feed);
 }
@@ -480,9 +574,17 @@ balance(Feed *feed)
 {
 	Window	   *window = feed->window;
 	uint64		size = window_size(window);
-	uint64		target = feed->query->limit + feed->cushion;
+	uint64		needed = needed_rows(feed);
+	uint64		target;
 	bool		refilling = feed->ticket != 0 || feed->answer;
 
+	if (!is_short(feed))
+	{
+		/* where ties end shows in a row that is none */
+		needed = Max(needed, feed_page(feed).end);
+		needed += feed->query->nties > 0;
+	}
+	target = needed + feed->cushion;
 	if (size > target + feed->cushion &&
 		(!refilling || size > 2 * target + 1000) && target > 0)
 	{
@@ -495,7 +597,7 @@ balance(Feed *feed)
 			window_trim(window, target);
 	}
 	else if (window->end == WINDOW_BOUNDED && !refilling &&
-			 size < feed->query->limit + (feed->cushion + 1) / 2)
+			 size < needed + (feed->cushion + 1) / 2)
 		request_rows(feed);
 }
 
@@ -523,7 +625,7 @@ apply_change(Feed *feed, const Change *change)
 
 	/* one transaction can bring any number of rows */
 	if (window_size(feed->window) >
-		2 * (feed->query->limit + feed->cushion) + 1000)
+		2 * ((uint64) needed_rows(feed) + feed->cushion) + 1000)
 		balance(feed);
 }
 
@@ -537,21 +639,30 @@ feed_change(Feed *feed, const Change *change, XLogRecPtr start)
 	return true;
 }
 
+static void
+fall_behind(Feed *feed)
+{
+	if (!feed->behind)
+	{
+		feed->behind = true;
+		feed->cursor = position->commit.no;
+	}
+	activate(feed);
+}
+
 void
 feed_commit(Feed *feed)
 {
-	if (!feed->loaded || feed->behind)
+	if (!feed->loaded)
 		return;
 
 	cover(feed, &position->commit);
 	if (feed->lost)
 		lose_rows(feed);
-	if (is_short(feed))
+	if (is_short(feed) || feed->recheck)
 	{
 		feed->held = false;
-		feed->behind = true;
-		feed->cursor = position->commit.no;
-		activate(feed);
+		fall_behind(feed);
 	}
 	else
 	{
@@ -573,17 +684,6 @@ add_event(Feed *feed, bool reload)
 	MemoryContextSwitchTo(caller);
 }
 
-static void
-fall_behind(Feed *feed)
-{
-	if (!feed->behind)
-	{
-		feed->behind = true;
-		feed->cursor = position->commit.no;
-	}
-	activate(feed);
-}
-
 void
 feed_resync(Feed *feed)
 {
@@ -602,25 +702,34 @@ feed_resync(Feed *feed)
 }
 
 void
-feed_recheck(Feed *feed)
+feed_recheck(Feed *feed, bool table)
 {
 	feed->recheck = true;
+	if (TransactionIdIsInProgress(position->commit.xid))
+	{
+		MemoryContext caller = MemoryContextSwitchTo(feed->context);
+
+		feed->unseen = lappend_oid(feed->unseen, position->commit.xid);
+		MemoryContextSwitchTo(caller);
+	}
 	if (feed->error)
 		feed->retry_at = Min(feed->retry_at,
 							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 														 MIN_BACKOFF_MS));
 	activate(feed);
+	if (feed->refill_limit > 0)
+		drop_refill(feed);		/* what it reads must not be published */
 	if (!feed->loaded)
 		return;
 
 	/* attaching or detaching a partition shows no changes of rows */
-	if (feed->partitioned && feed->behind)
+	if (table && feed->partitioned && feed->behind)
 		add_event(feed, true);
-	else if (feed->partitioned)
-	{
-		cover(feed, &position->commit);
-		lose_rows(feed);
-	}
+	else if (table && feed->partitioned)
+		feed->lost = true;
+
+	if (!feed->touched && feed->lost)
+		feed_commit(feed);
 	fall_behind(feed);
 }
 
@@ -726,7 +835,7 @@ set_query(Feed *feed, const char *text)
 	feed->cushion = feed->row->cushion;
 	if (feed->cushion < 0)
 		feed->cushion = Max(5, Min(feed->query->limit / 5, INT_MAX / 4));
-	if (feed->query->limit == 0)
+	if (needed_rows(feed) == 0)
 		feed->cushion = Max(feed->cushion, 1);
 	feed->partitioned =
 		get_rel_relkind(feed->query->relid) == RELKIND_PARTITIONED_TABLE;
@@ -906,7 +1015,7 @@ settle(Feed *feed)
 		}
 		else
 		{
-			window_settle(feed->window);
+			settle_window(feed);
 			deliver_announce(feed);
 		}
 		feed->announced = true;
@@ -915,11 +1024,24 @@ settle(Feed *feed)
 	else if (feed->covered > 0)
 		publish_if_due(feed);
 	else
-		window_settle(feed->window);
+		settle_window(feed);
 
 	if (!feed->query->inert)
 		fall_behind(feed);
 	balance(feed);
+}
+
+static void
+take_dependencies(Feed *feed, const char *text)
+{
+	MemoryContext caller;
+
+	if (strcmp(feed->query_text, text) == 0)
+		return;
+	caller = MemoryContextSwitchTo(feed->query_context);
+	query_take_dependencies(feed->query, text);
+	feed->query_text = pstrdup(text);
+	MemoryContextSwitchTo(caller);
 }
 
 static void
@@ -941,7 +1063,12 @@ take_check(Feed *feed)
 		pfree(text);
 	}
 	else
+	{
+		take_dependencies(feed, feed->answer->query_text);
 		drop_refill(feed);
+		if (!feed->recheck)
+			settle(feed);		/* what was held back meanwhile */
+	}
 	recovered(feed);
 }
 
@@ -1240,30 +1367,44 @@ restore_window(Feed *feed, const void *arg)
 	if (saved->end == WINDOW_BOUNDED)
 		high = row_from_tuple(feed->format, saved->high);
 	window_set_end(feed->window, saved->end, high);
-	window_settle(feed->window);
+	settle_window(feed);
 	feed->loaded = true;
 	feed->applied = saved->lsn;
-	feed->behind = !feed->query->inert;
 	feed->cursor = position->commit.no;
+
+	/* which commits share a throttled batch is known once all is replayed */
+	feed->behind = !feed->query->inert || feed->row->throttle_ms > 0;
 }
 
 void
 feed_restore(Feed *feed, const SavedFeed *saved)
 {
-	feed->seq = saved->seq;
+	feed->seq = feed->published = saved->seq;
 	feed->last_lsn = saved->last_lsn;
+	feed->published_lsn = Max(saved->lsn, saved->last_lsn);
 	feed->announced = true;
 	if (saved->query_text)
 		run_safely(feed, restore_window, saved);
 }
 
 void
-feed_was_published(Feed *feed, int64 seq)
+feed_lose_history(Feed *feed, XLogRecPtr lsn)
+{
+	feed->seq = feed->published = Max(feed->seq, (int64) lsn);
+	feed->announced = true;
+}
+
+void
+feed_was_published(Feed *feed, int64 seq, XLogRecPtr lsn)
 {
 	if (!feed->replaying)
 		return;
 	feed->announced = true;
-	feed->published = Max(feed->published, seq);
+	if (seq <= feed->published)
+		return;
+	feed->published = seq;
+	feed->published_lsn = lsn;
+	feed->seq = deliver_forget(feed, seq, lsn);
 }
 
 void
@@ -1272,11 +1413,8 @@ feed_end_replay(Feed *feed)
 	if (!feed->replaying)
 		return;
 	feed->replaying = false;
-	deliver_discard(feed, feed->published);
 	if (!feed->loaded)
-	{
-		feed->seq = Max(feed->seq, feed->published);
 		feed->reset = feed->announced;
-	}
+	start_interval(feed);
 	activate(feed);
 }

@@ -43,6 +43,8 @@ typedef struct Feed
 	Window	   *window;
 	int			cushion;		/* rows */
 
+	ResultPage	page;			/* of the result that clients know */
+
 	/*
 	 * A feed that is behind follows the commit log from its cursor; the
 	 * others take changes straight from the decoder.
@@ -53,6 +55,8 @@ typedef struct Feed
 	bool		touched;		/* by the commit that is being decoded */
 	bool		lost;			/* some change could not be applied: reload */
 	bool		recheck;		/* the query may have changed its meaning */
+	List	   *unseen;			/* xids, as OIDs, of the commits that changed
+								 * it, as far as snapshots may miss them */
 	bool		reset;			/* the next batch is a reset */
 	List	   *events;			/* of FeedEvent after cursor */
 
@@ -70,6 +74,7 @@ typedef struct Feed
 	/* the refill under way */
 	uint64		ticket;			/* 0: none */
 	uint64		since;			/* last commit when it was requested */
+	uint64		kept;			/* its answer may need the commits after it */
 	Row		   *refill_low;		/* where it begins, a reference; or NULL */
 	uint64		refill_limit;
 	RefillAnswer *answer;		/* came, and waits to be merged */
@@ -83,7 +88,8 @@ typedef struct Feed
 	XLogRecPtr	last_lsn;		/* of the last batch */
 	bool		replaying;		/* see feed_end_replay */
 	bool		announced;		/* clients may know the result at seq */
-	int64		published;		/* last batch known to be out, -1 if none */
+	int64		published;		/* by an earlier worker; -1: nothing */
+	XLogRecPtr	published_lsn;	/* its result is as of this commit */
 	XLogRecPtr	applied;		/* restored: the window has all before this */
 
 	/* statistics */
@@ -119,10 +125,17 @@ extern Feed *feed_create(const SubscriptionRow *row, bool found);
 extern void feed_restore(Feed *feed, const SavedFeed *saved);
 
 /*
- * An earlier worker has published a batch, or, with seq 0, shown the result
- * at birth.  That is found in the WAL that is replayed.
+ * It is not known what an earlier worker has published, except that all of it
+ * was before lsn.  Clients get a reset, whose number is beyond all numbers
+ * used: a batch takes more than a byte of WAL.
  */
-extern void feed_was_published(Feed *feed, int64 seq);
+extern void feed_lose_history(Feed *feed, XLogRecPtr lsn);
+
+/*
+ * An earlier worker has published a batch as of lsn, or, with seq 0, shown the
+ * result at birth.  That is found in the WAL that is replayed.
+ */
+extern void feed_was_published(Feed *feed, int64 seq, XLogRecPtr lsn);
 
 /*
  * All that an earlier worker can have written is decoded: go on from there.
@@ -166,8 +179,12 @@ extern void feed_commit(Feed *feed);
 /* A commit that asks for a reset, after feed_commit. */
 extern void feed_resync(Feed *feed);
 
-/* A commit that changed the catalogs under the query, after feed_commit. */
-extern void feed_recheck(Feed *feed);
+/*
+ * A commit that may have changed what the query means, before feed_commit.
+ * Nothing is published until that is known.  table says that the table itself
+ * was concerned.
+ */
+extern void feed_recheck(Feed *feed, bool table);
 
 /* ---- between ---- */
 
@@ -207,6 +224,9 @@ extern void feed_end_leases(void);
 extern bool feed_is_current(const Feed *feed);
 
 extern bool feed_all_current(void);
+
+/* The result as ranks in the window, which must not be short. */
+extern ResultPage feed_page(const Feed *feed);
 
 extern const char *feed_state(const Feed *feed);
 

@@ -4,8 +4,13 @@
  *
  * The database worker writes a batch as a logical message, in the transaction
  * that publishes it (deliver.c).  The plugin looks at nothing else, and prints
- * the batches of the subscriptions that it was asked for, one line each, so a
- * consumer can stop and go on wherever its slot stands.
+ * the batches of the subscriptions that it was asked for, one line each.
+ *
+ * The last line of a transaction has the end of its commit as its LSN, those
+ * before it the start of the commit record.  So a consumer that confirms the
+ * LSN of the last line it has, and goes on from there, misses nothing, and
+ * sees nothing again unless it stopped amid a transaction; then what comes
+ * again has the very LSN that was confirmed.
  *
  * Options:
  *	subscriptions	names, separated by commas; in double quotes if they
@@ -24,6 +29,7 @@
 #include "read.h"
 #include "replication/logical.h"
 #include "replication/message.h"
+#include "replication/walsender.h"
 #include "request.h"
 #include "subscription.h"
 #include "utils/acl.h"
@@ -40,16 +46,17 @@ typedef struct StreamedName
 {
 	char	   *name;
 	char	   *snapshot;		/* a batch to print first, or NULL */
-	int64		seq;			/* later ones follow it */
+	int64		id;				/* of which subscription it is, */
+	int64		seq;			/* and the number of its last batch */
 } StreamedName;
 
 typedef struct Stream
 {
 	List	   *names;			/* of StreamedName */
 	bool		snapshots;		/* some are not printed yet */
-	int			changes;
-	Oid			owner;			/* of the last message, and whether we may */
-	bool		permitted;
+	XLogRecPtr	marker;			/* they are, from here on */
+	StringInfo	line;			/* the last one of the transaction, so far */
+	uint64		changes;
 } Stream;
 
 /*
@@ -60,9 +67,8 @@ open_name(const char *name, bool snapshot, MemoryContext context)
 {
 	StreamedName *streamed = MemoryContextAllocZero(context,
 													sizeof(StreamedName));
-	bool		own;
 
-	subscription_find(name, &own);
+	streamed->id = subscription_find(name, NULL)->id;
 	streamed->name = MemoryContextStrdup(context, name);
 	if (snapshot)
 		streamed->snapshot =
@@ -112,6 +118,7 @@ startup_cb(LogicalDecodingContext *ctx, OutputPluginOptions *options,
 	ListCell   *lc;
 
 	options->output_type = OUTPUT_PLUGIN_TEXTUAL_OUTPUT;
+	stream->line = makeStringInfo();
 	ctx->output_plugin_private = stream;
 	if (is_init)
 		return;
@@ -149,6 +156,7 @@ startup_cb(LogicalDecodingContext *ctx, OutputPluginOptions *options,
 	{
 		/* something to decode, so that we are called */
 		stream->snapshots = true;
+		stream->marker = GetXLogInsertRecPtr();
 		log_logical_message_now(MESSAGE_PREFIX, "", 0);
 		request_flush_point();
 	}
@@ -163,40 +171,46 @@ write_line(LogicalDecodingContext *ctx, const char *line, int len)
 }
 
 static void
+write_snapshot(LogicalDecodingContext *ctx, StreamedName *streamed)
+{
+	if (streamed->snapshot == NULL)
+		return;
+	write_line(ctx, streamed->snapshot, strlen(streamed->snapshot));
+	pfree(streamed->snapshot);
+	streamed->snapshot = NULL;
+}
+
+static void
 write_snapshots(LogicalDecodingContext *ctx, Stream *stream)
 {
 	ListCell   *lc;
 
 	foreach(lc, stream->names)
-	{
-		StreamedName *streamed = lfirst(lc);
-
-		if (streamed->snapshot)
-		{
-			write_line(ctx, streamed->snapshot, strlen(streamed->snapshot));
-			pfree(streamed->snapshot);
-			streamed->snapshot = NULL;
-		}
-	}
+		write_snapshot(ctx, lfirst(lc));
 	stream->snapshots = false;
 }
 
-/* The owner of a subscription may have changed since we looked. */
-static bool
-is_permitted(Stream *stream, Oid owner)
+/* Write the line that was kept: another one of the transaction follows. */
+static void
+write_kept_line(LogicalDecodingContext *ctx, Stream *stream,
+				ReorderBufferTXN *txn)
 {
-	if (stream->owner != owner)
-	{
-		stream->owner = owner;
-		stream->permitted = has_privs_of_role(GetUserId(), owner);
-	}
-	return stream->permitted;
+	ctx->write_location = txn->final_lsn;
+	if (stream->line->len > 0)
+		write_line(ctx, stream->line->data, stream->line->len);
+	resetStringInfo(stream->line);
 }
 
+/*
+ * A batch.  What a snapshot has is not repeated, and the snapshot comes before
+ * what it has not.
+ */
 static void
-write_batch(LogicalDecodingContext *ctx, Stream *stream, StringInfo message)
+take_batch(LogicalDecodingContext *ctx, Stream *stream, ReorderBufferTXN *txn,
+		   StringInfo message)
 {
 	Oid			owner = pq_getmsgint(message, 4);
+	int64		id = pq_getmsgint64(message);
 	int64		seq = pq_getmsgint64(message);
 	const char *name = pq_getmsgrawstring(message);
 	ListCell   *lc;
@@ -205,10 +219,15 @@ write_batch(LogicalDecodingContext *ctx, Stream *stream, StringInfo message)
 	{
 		StreamedName *streamed = lfirst(lc);
 
-		if (strcmp(streamed->name, name) == 0 && seq > streamed->seq &&
-			is_permitted(stream, owner))
-			write_line(ctx, message->data + message->cursor,
-					   message->len - message->cursor);
+		if (strcmp(streamed->name, name) != 0 ||
+			(id == streamed->id && seq <= streamed->seq) ||
+			!has_privs_of_role(GetUserId(), owner))
+			continue;
+		write_kept_line(ctx, stream, txn);
+		if (id == streamed->id)
+			write_snapshot(ctx, streamed);
+		appendBinaryStringInfo(stream->line, message->data + message->cursor,
+							   message->len - message->cursor);
 	}
 }
 
@@ -222,16 +241,20 @@ message_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 
 	if (strcmp(prefix, MESSAGE_PREFIX) != 0)
 		return;
-	if (stream->snapshots)
-		write_snapshots(ctx, stream);
-	if (!transactional || size == 0)
+	if (!transactional)
+	{
+		if (stream->snapshots && message_lsn >= stream->marker)
+			write_snapshots(ctx, stream);
+		return;
+	}
+	if (size == 0)
 		return;
 
 	message.data = unconstify(char *, data);
 	message.len = message.maxlen = size;
 	message.cursor = 0;
 	if (pq_getmsgbyte(&message) == MESSAGE_BATCH)
-		write_batch(ctx, stream, &message);
+		take_batch(ctx, stream, txn, &message);
 }
 
 static void
@@ -244,15 +267,28 @@ change_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 		output_plugin_progress(ctx);
 }
 
+/*
+ * The SQL functions decode up to where WAL ended before they called us: our
+ * message comes too late there, so take the first opportunity.
+ */
 static void
 begin_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
 {
+	Stream	   *stream = ctx->output_plugin_private;
+
+	if (stream->snapshots && !am_walsender)
+		write_snapshots(ctx, stream);
 }
 
 static void
 commit_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 		  XLogRecPtr commit_lsn)
 {
+	Stream	   *stream = ctx->output_plugin_private;
+
+	if (stream->line->len > 0)
+		write_line(ctx, stream->line->data, stream->line->len);
+	resetStringInfo(stream->line);
 	output_plugin_progress(ctx);
 }
 

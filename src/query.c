@@ -28,6 +28,7 @@
 #include "utils/snapmgr.h"
 
 #include "conversion.h"
+#include "depend.h"
 #include "flatten.h"
 #include "identity.h"
 #include "inert.h"
@@ -180,32 +181,55 @@ analyze_statement(ParseState *pstate, RawStmt *raw, int nargs, char **args)
 }
 
 /*
- * The number in LIMIT, which is taken out of the query.
+ * The number in LIMIT or OFFSET; -1 if it is null.
  */
 static int64
-take_limit(ParseState *pstate, Query *query)
+evaluate_count(ParseState *pstate, Node *expression, const char *clause,
+			   int sqlerrcode)
 {
-	Node	   *node = eval_const_expressions(NULL, query->limitCount);
-	int			location = exprLocation(query->limitCount);
-	int64		limit;
+	Node	   *node = eval_const_expressions(NULL, expression);
+	int			location = exprLocation(expression);
+	int64		count;
 
 	if (!IsA(node, Const))
 		refuse(pstate, location,
-			   "LIMIT of a subscribed query must be a constant or an argument",
+			   psprintf("%s of a subscribed query must be a constant or an argument",
+						clause),
 			   NULL);
 	if (((Const *) node)->constisnull)
+		return -1;
+
+	count = DatumGetInt64(((Const *) node)->constvalue);
+	if (count < 0)
+		ereport(ERROR,
+				(errcode(sqlerrcode),
+				 errmsg("%s must not be negative", clause),
+				 parser_errposition(pstate, location)));
+	return count;
+}
+
+/*
+ * LIMIT and OFFSET, which are taken out of the query.
+ */
+static void
+take_limits(ParseState *pstate, Query *query, TopnQuery *result)
+{
+	int			location = exprLocation(query->limitCount);
+
+	result->limit =
+		evaluate_count(pstate, query->limitCount, "LIMIT",
+					   ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE);
+	if (result->limit < 0)
 		refuse(pstate, location, "a subscribed query must have a LIMIT",
 			   "Give the number of rows to be kept.");
-
-	limit = DatumGetInt64(((Const *) node)->constvalue);
-	if (limit < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE),
-				 errmsg("LIMIT must not be negative"),
-				 parser_errposition(pstate, location)));
+	if (query->limitOffset)
+		result->offset =
+			Max(0, evaluate_count(pstate, query->limitOffset, "OFFSET",
+								  ERRCODE_INVALID_ROW_COUNT_IN_RESULT_OFFSET_CLAUSE));
+	check_page(result->offset, result->limit);
 
 	query->limitCount = NULL;
-	return limit;
+	query->limitOffset = NULL;
 }
 
 /* ----- Privileges ----- */
@@ -360,6 +384,8 @@ analyze(const char *sql, int nargs, char **args)
 	FlatQuery	flat;
 	Relation	rel;
 	bool		ordered;
+	bool		with_ties;
+	int			nordered;
 	int			location;
 
 	pstate->p_sourcetext = sql;
@@ -367,7 +393,9 @@ analyze(const char *sql, int nargs, char **args)
 	check_statement(pstate, raw);
 	location = table_location(raw);
 	source = analyze_statement(pstate, raw, nargs, args);
-	result->limit = take_limit(pstate, source);
+	take_limits(pstate, source, result);
+	with_ties = source->limitOption == LIMIT_OPTION_WITH_TIES;
+	source->limitOption = LIMIT_OPTION_COUNT;
 	source->queryId = 0;		/* what we run is another query */
 
 	/* find the table, and from it the identity */
@@ -379,7 +407,10 @@ analyze(const char *sql, int nargs, char **args)
 	result->relid = flat.rte->relid;
 	rel = table_open(result->relid, NoLock);
 	ordered = source->sortClause != NIL;
+	nordered = list_length(source->sortClause);
 	append_identity(pstate, result, source, flat.targetlist, rel, location);
+	if (with_ties)
+		result->nties = Min(nordered, list_length(source->sortClause));
 	table_close(rel, NoLock);
 	result->source = source;
 
@@ -391,6 +422,7 @@ analyze(const char *sql, int nargs, char **args)
 	fill_targetlist(result, pstate, source, flat.targetlist);
 	fill_sort(result, source);
 	result->inert = is_inert_query(result);
+	find_dependencies(result, table_name(raw), source, rewritten);
 
 	free_parsestate(pstate);
 	if (!ordered)

@@ -45,9 +45,22 @@ typedef struct TopnQuery
 								 * database worker may not look up row types;
 								 * only the SQL of query_read orders by t.*
 								 * USING *< and compares with a whole row.) */
+	int64		offset;			/* rows skipped before the result */
 	int64		limit;			/* N */
+	int			nties;			/* WITH TIES: the result goes on while these
+								 * leading sort columns are equal; else 0 */
 	bool		inert;			/* evaluation and comparison can neither fail,
 								 * run user code nor look at catalogs */
+
+	/* what else it depends on; see depend.c */
+	List	   *depends;		/* OIDs of views, and of composite types'
+								 * relations */
+	List	   *shadows;		/* hash values (RELNAMENSP) of names that would
+								 * be found before that of the relation */
+	bool		enums;			/* a column has labels of an enum */
+	bool		functions;		/* a function could be replaced */
+	uint64		definitions;	/* hash of those of functions and types */
+
 	Query	   *source;			/* as analysed, not yet rewritten; NULL after
 								 * query_from_text */
 } TopnQuery;
@@ -87,10 +100,18 @@ extern uint64 query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
 extern TupleDesc query_row_desc(const TopnQuery *query);
 
 /*
- * The query as text and back, for another process of the same server.  Two
- * queries with the same text mean the same.
+ * The query as text and back, for another process of the same server.
  */
 extern char *query_to_text(const TopnQuery *query);
 extern TopnQuery *query_from_text(const char *text);
+
+/* Do two such texts mean the same, whatever they depend on? */
+extern bool query_text_equal(const char *a, const char *b);
+
+/*
+ * Take over, in CurrentMemoryContext, what the query depends on from a text
+ * that means the same.
+ */
+extern void query_take_dependencies(TopnQuery *query, const char *text);
 
 #endif							/* LIVE_TOPN_QUERY_H */

@@ -134,23 +134,21 @@ check_statement(ParseState *pstate, RawStmt *raw)
 		refuse(pstate, -1,
 			   "row locks are not supported in a subscribed query",
 			   "Leave out the FOR UPDATE or FOR SHARE clause.");
-	if (stmt->limitOffset != NULL)
-		refuse(pstate, exprLocation(stmt->limitOffset),
-			   "OFFSET is not supported in a subscribed query",
-			   "Subscribe with a larger LIMIT, and skip rows in the client.");
-	if (stmt->limitOption == LIMIT_OPTION_WITH_TIES)
-		refuse(pstate, exprLocation(stmt->limitCount),
-			   "WITH TIES is not supported in a subscribed query",
-			   "Use LIMIT; the rows are totally ordered.");
 	if (stmt->limitCount == NULL)
 		refuse(pstate, -1, "a subscribed query must have a LIMIT",
 			   "Add LIMIT with the number of rows to be kept.");
 }
 
+const RangeVar *
+table_name(const RawStmt *raw)
+{
+	return linitial_node(RangeVar, ((SelectStmt *) raw->stmt)->fromClause);
+}
+
 int
 table_location(const RawStmt *raw)
 {
-	return exprLocation(linitial(((SelectStmt *) raw->stmt)->fromClause));
+	return table_name(raw)->location;
 }
 
 static bool
@@ -215,6 +213,15 @@ check_expression(ParseState *pstate, Node *node)
 	check_expression_walker(node, pstate);
 }
 
+void
+check_page(int64 offset, int64 limit)
+{
+	if (offset > MAX_HELD_ROWS || limit > MAX_HELD_ROWS - offset)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("LIMIT and OFFSET exceed %d rows", MAX_HELD_ROWS)));
+}
+
 /*
  * Refuse what shows only in the analysed query.
  */
@@ -224,6 +231,7 @@ check_analyzed(ParseState *pstate, Query *query)
 	check_expression(pstate, (Node *) query->targetList);
 	check_expression(pstate, (Node *) query->jointree);
 	check_expression(pstate, query->limitCount);
+	check_expression(pstate, query->limitOffset);
 
 	if (list_length(query->rtable) != 1)
 		refuse(pstate, -1, "a subscribed query must read one table", NULL);

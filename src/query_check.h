@@ -13,12 +13,18 @@
  * position in pstate->p_sourcetext where there is one, and a hint.
  */
 extern void check_statement(ParseState *pstate, RawStmt *raw);
+/* LIMIT and OFFSET together must not be more. */
+#define MAX_HELD_ROWS	1000000000
+
+extern void check_page(int64 offset, int64 limit);
+
 extern void check_analyzed(ParseState *pstate, Query *query);
 extern void check_expression(ParseState *pstate, Node *node);
 extern void check_table(ParseState *pstate, const RangeTblEntry *rte,
 						int location);
 
-/* Where the only table of a statement accepted by check_statement stands. */
+/* The only table of a statement accepted by check_statement; where it stands. */
+extern const RangeVar *table_name(const RawStmt *raw);
 extern int	table_location(const RawStmt *raw);
 
 extern void refuse(ParseState *pstate, int location,

@@ -4,7 +4,8 @@
  *
  * The text is that of a list of nodes, as PostgreSQL keeps views in its
  * catalogs.  It is for another process of the same server: it holds OIDs, and
- * values as they are in memory.
+ * values as they are in memory.  A line before it says on what the query
+ * depends, which is no part of what it means.
  */
 #include "postgres.h"
 
@@ -22,13 +23,27 @@ query_row_desc(const TopnQuery *query)
 	return ExecTypeFromTL(query->targetlist);
 }
 
+/* A node for a number that does not fit into a list of integers. */
+static Const *
+make_int64(int64 value)
+{
+	return makeConst(INT8OID, -1, InvalidOid, sizeof(int64),
+					 Int64GetDatum(value), false, FLOAT8PASSBYVAL);
+}
+
+static int64
+get_int64(void *node)
+{
+	return DatumGetInt64(castNode(Const, node)->constvalue);
+}
+
 char *
 query_to_text(const TopnQuery *query)
 {
+	List	   *dependencies;
 	List	   *numbers;
 	List	   *oids = list_make1_oid(query->relid);
 	List	   *names = NIL;
-	Const	   *limit;
 
 	numbers = list_make5_int(query->nvisible, query->keyless, query->inert,
 							 query->nsort, query->nkeys);
@@ -47,24 +62,54 @@ query_to_text(const TopnQuery *query)
 		numbers = lappend_int(numbers, query->key_attnums[i]);
 		names = lappend(names, makeString(query->key_names[i]));
 	}
-	limit = makeConst(INT8OID, -1, InvalidOid, sizeof(int64),
-					  Int64GetDatum(query->limit), false, FLOAT8PASSBYVAL);
 
-	return nodeToString(list_make5(numbers, oids,
-								   names, limit,
-								   list_make2(query->quals,
-											  query->targetlist)));
+	dependencies = list_make3(query->depends, query->shadows,
+							  list_make2_int(query->enums, query->functions));
+	return psprintf("%s\n%s", nodeToString(dependencies),
+					nodeToString(list_make5(numbers, oids, names,
+											list_make4(make_int64(query->offset),
+													   make_int64(query->limit),
+													   make_int64(query->nties),
+													   make_int64(query->definitions)),
+											list_make2(query->quals,
+													   query->targetlist))));
+}
+
+/* The second line. */
+static const char *
+text_of_meaning(const char *text)
+{
+	return strchr(text, '\n') + 1;
+}
+
+bool
+query_text_equal(const char *a, const char *b)
+{
+	return strcmp(text_of_meaning(a), text_of_meaning(b)) == 0;
+}
+
+void
+query_take_dependencies(TopnQuery *query, const char *text)
+{
+	char	   *line = pnstrdup(text, text_of_meaning(text) - 1 - text);
+	List	   *parts = castNode(List, stringToNode(line));
+
+	query->depends = linitial(parts);
+	query->shadows = lsecond(parts);
+	query->enums = linitial_int(lthird(parts));
+	query->functions = lsecond_int(lthird(parts));
+	pfree(line);
 }
 
 TopnQuery *
 query_from_text(const char *text)
 {
 	TopnQuery  *query = palloc0(sizeof(TopnQuery));
-	List	   *parts = castNode(List, stringToNode(text));
+	List	   *parts = castNode(List, stringToNode(text_of_meaning(text)));
 	List	   *numbers = linitial(parts);
 	List	   *oids = lsecond(parts);
 	List	   *names = lthird(parts);
-	Const	   *limit = lfourth_node(Const, parts);
+	List	   *large = lfourth(parts);
 	List	   *trees = list_nth_node(List, parts, 4);
 	int			number = 0;
 	int			oid = 0;
@@ -97,9 +142,13 @@ query_from_text(const char *text)
 		query->key_names[i] = pstrdup(strVal(list_nth(names, i)));
 	}
 
-	query->limit = DatumGetInt64(limit->constvalue);
+	query->offset = get_int64(linitial(large));
+	query->limit = get_int64(lsecond(large));
+	query->nties = get_int64(lthird(large));
+	query->definitions = get_int64(lfourth(large));
 	query->quals = linitial(trees);
 	query->targetlist = lsecond(trees);
 	query->source = NULL;
+	query_take_dependencies(query, text);
 	return query;
 }

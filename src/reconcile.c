@@ -67,6 +67,7 @@ typedef struct Reconciler
 	uint64		commit_no;		/* of the changes being scanned */
 	uint64		later;			/* the window must go there first; 0: no */
 	uint64		last_undone;
+	bool		blind;			/* what is before in the log tells nothing */
 	bool		read_again;
 } Reconciler;
 
@@ -193,26 +194,13 @@ undo_keyed(Reconciler *reconciler, const Change *change)
 	}
 }
 
-/*
- * Is the change of a table as the query was analysed for?  If not, then the
- * catalogs have changed since or before: a new read sees them as they are.
- */
-static bool
-accepts(Reconciler *reconciler, const Change *change)
-{
-	if (!evaluator_accepts(reconciler->evaluator, change))
-		reconciler->read_again = true;
-	return !reconciler->read_again;
-}
-
 static bool
 undo_change(const Change *change, void *arg)
 {
 	Reconciler *reconciler = arg;
 
-	if (!accepts(reconciler, change))
-		return false;
-	if (change->kind == CHANGE_TRUNCATE || change->kind == CHANGE_REWRITE)
+	if (change->kind == CHANGE_TRUNCATE || change->kind == CHANGE_REWRITE ||
+		!evaluator_accepts(reconciler->evaluator, change))
 		reconciler->later = Max(reconciler->later, reconciler->commit_no);
 	else if (reconciler->evaluator->query->keyless)
 		undo_keyless(reconciler, change);
@@ -231,8 +219,12 @@ resolve_change(const Change *change, void *arg)
 	Reconciler *reconciler = arg;
 	Datum	   *new;
 
-	if (!accepts(reconciler, change))
+	if (change->kind == CHANGE_REWRITE ||
+		!evaluator_accepts(reconciler->evaluator, change))
+	{
+		reconciler->blind = true;
 		return false;
+	}
 	if (change->new == NULL)
 		return true;
 	new = copy_key(reconciler, change, change->new);
@@ -251,7 +243,7 @@ redo_change(const Change *change, void *arg)
 {
 	Reconciler *reconciler = arg;
 
-	if (!accepts(reconciler, change) ||
+	if (!evaluator_accepts(reconciler->evaluator, change) ||
 		!evaluate_change(reconciler->evaluator, reconciler->read, change))
 		reconciler->read_again = true;
 	return !reconciler->read_again;
@@ -279,7 +271,7 @@ undo(Reconciler *reconciler, const ReadView *view, CommitLog *log,
 	{
 		LoggedCommit *commit = commit_log_get(log, i);
 
-		if (commit->info.no <= since ||
+		if (commit->info.no <= since || reconciler->blind ||
 			(commit->info.no <= p && reconciler->unknowns->members == 0))
 			break;
 		if (!commit_log_touches(commit, relid))

@@ -624,6 +624,10 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	SetUserIdAndSecContext(task->row.owner, SECURITY_RESTRICTED_OPERATION);
 	catalog_apply_settings(task->row.nsettings, task->row.settings);
 
+	/* a commit is visible before others are told what it invalidates */
+	if (task->limit == 0)
+		InvalidateSystemCaches();
+
 	INSTR_TIME_SET_CURRENT(start);
 	debug_stop(0);
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -632,7 +636,7 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	text = query_to_text(query);
 
 	initStringInfo(&message);
-	if (task->known[0] != '\0' && strcmp(text, task->known) != 0)
+	if (task->known[0] != '\0' && !query_text_equal(text, task->known))
 	{
 		pq_sendbyte(&message, 'C');
 		pq_sendstring(&message, text);

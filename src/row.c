@@ -159,12 +159,12 @@ row_get(const RowFormat *format, const Row *row, AttrNumber attno,
 }
 
 int
-row_compare(const RowFormat *format, const Row *a, const Row *b)
+row_compare_prefix(const RowFormat *format, const Row *a, const Row *b, int n)
 {
 	int			result;
 
 	result = row_compare_leading(format, a->datum1, a->null1, b);
-	for (int i = 1; result == 0 && i < format->query->nsort; i++)
+	for (int i = 1; result == 0 && i < n; i++)
 	{
 		SortSupport ssup = &format->sort[i];
 		bool		anull,
@@ -175,6 +175,12 @@ row_compare(const RowFormat *format, const Row *a, const Row *b)
 		result = ApplySortComparator(adatum, anull, bdatum, bnull, ssup);
 	}
 	return result;
+}
+
+int
+row_compare(const RowFormat *format, const Row *a, const Row *b)
+{
+	return row_compare_prefix(format, a, b, format->query->nsort);
 }
 
 bool

@@ -66,6 +66,10 @@ extern Datum row_get(const RowFormat *format, const Row *row,
 /* The order of the query, total unless the table is keyless. */
 extern int	row_compare(const RowFormat *format, const Row *a, const Row *b);
 
+/* The same by the first n sort columns only. */
+extern int	row_compare_prefix(const RowFormat *format, const Row *a,
+							   const Row *b, int n);
+
 /* Compare a value of the leading sort column with that of a row. */
 static inline int
 row_compare_leading(const RowFormat *format, Datum datum, bool isnull,

@@ -242,6 +242,25 @@ window_position(const Window *window, const Row *row)
 	return rank;
 }
 
+uint32
+window_ties_end(const Window *window, const Row *row, int n)
+{
+	Row		   *node = window->root;
+	uint32		end = 0;
+
+	while (node)
+	{
+		if (row_compare_prefix(window->format, node, row, n) <= 0)
+		{
+			end += 1 + (node->left ? node->left->size : 0);
+			node = node->right;
+		}
+		else
+			node = node->left;
+	}
+	return end;
+}
+
 Row *
 window_nth(const Window *window, uint32 n)
 {

@@ -174,6 +174,7 @@ start(MemoryContext context, const char *slot_name)
 	foreach(lc, rows)
 		feed_create(lfirst(lc), true);
 	restore();
+	apply_started();
 	replay_end = request_flush_point();
 	launcher_set_state(WORKER_RUNNING);
 	return true;
@@ -193,17 +194,16 @@ shorter(long a, long b)
 static void
 answer_snapshot(Request *request, Feed *feed)
 {
+	ResultPage	page = feed_page(feed);
 	StringInfoData answer;
-	uint32		n;
 
 	initStringInfo(&answer);
 	pq_sendint64(&answer, feed->seq);
 	pq_sendint64(&answer, apply_position()->lsn);
 	pq_sendint32(&answer, strlen(feed->query_text));
 	pq_sendbytes(&answer, feed->query_text, strlen(feed->query_text));
-	n = Min(window_size(feed->window), feed->query->limit);
-	pq_sendint64(&answer, n);
-	for (uint32 i = 0; i < n; i++)
+	pq_sendint64(&answer, page.end - page.skip);
+	for (uint32 i = page.skip; i < page.end; i++)
 	{
 		MinimalTuple tuple = RowTuple(window_nth(feed->window, i));
 
@@ -234,7 +234,7 @@ append_stats(StringInfo answer, const Feed *feed)
 	int64		stats[SUBSCRIPTION_STATS_INT64S] = {
 		feed->id,
 		window ? window_size(window) : 0,
-		window ? Min(window_size(window), feed->query->limit) : 0,
+		window ? feed->page.end - feed->page.skip : 0,
 		feed->cushion,
 		window ? window->bytes : 0,
 		feed->changes,
@@ -576,6 +576,7 @@ run(const char *slot_name)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		AcceptInvalidationMessages();
+		apply_recheck_roles();
 
 		more = decode();
 		publish();

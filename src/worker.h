@@ -53,10 +53,10 @@ extern PGDLLEXPORT void live_topn_worker_main(Datum main_arg);
 								 * network order; transactional */
 
 #define MESSAGE_PUBLISHED	'P'		/* by a worker, in the transaction that
-									 * publishes: for each batch the id and
-									 * the seq, int64; seq 0 where the result
-									 * at birth became known */
-#define MESSAGE_BATCH		'B'		/* by a worker: owner, int32; seq, int64;
-									 * name with a zero; the batch */
+									 * publishes: for each batch the id, the
+									 * seq and the lsn, int64; seq 0 where
+									 * the result at birth became known */
+#define MESSAGE_BATCH		'B'		/* by a worker: owner, int32; id, seq,
+									 * int64; name with a zero; the batch */
 
 #endif							/* LIVE_TOPN_WORKER_H */

@@ -14,6 +14,7 @@ use LiveTopn::Changes;
 use LiveTopn::Scenario;
 use LiveTopn::Server qw(poll_until);
 
+my $only = $ENV{ONLY};
 use_server(
 	LiveTopn::Server->start(
 		'ddl', conf => 'logical_decoding_work_mem = 64kB'));
@@ -143,8 +144,7 @@ change 'a column that the query uses is retyped' => sub {
 	ids_are s => '9 8 7';
 	run q{UPDATE items SET score = 'x' WHERE id = 3};
 	saw s => 'leave 7 at 3, enter 3 at 1';
-	run q{UPDATE items SET score = '0' WHERE id = 3},
-	  'ALTER TABLE items ALTER score TYPE numeric(10, 2) USING score::numeric';
+	run 'ALTER TABLE items ALTER score TYPE numeric(10, 2) USING length(score)';
 	is_reset 's';
 	run 'ALTER TABLE items ALTER score TYPE numeric(10, 1)';
 	is_reset 's';

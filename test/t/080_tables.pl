@@ -47,7 +47,7 @@ scenario 'composite identity', 'the order of the index decides ties' => sub {
 	my $query = 'SELECT v FROM t ORDER BY v DESC LIMIT 3';
 
 	run 'CREATE TABLE t (a int, v int, b text, PRIMARY KEY (b, a))',
-	  q{INSERT INTO t SELECT g, g / 4, chr(96 + g % 3)
+	  q{INSERT INTO t SELECT g, g / 4, chr(97 + g % 3)
 		FROM generate_series(1, 12) g};
 	subscribe c => $query, truth($query, 'b, a');
 	keys_are c => '{"b":"a","a":12}', '{"b":"a","a":9}', '{"b":"b","a":10}';
@@ -242,7 +242,7 @@ scenario '1600 columns', 'as many as a table has' => sub {
 
 	run 'CREATE TABLE wide (' . join(', ', map { "$_ smallint" } @columns) . ')',
 	  'ALTER TABLE wide ADD PRIMARY KEY (c1600)',
-	  'INSERT INTO wide SELECT ' . join(', ', map { "g % $_" } @columns)
+	  'INSERT INTO wide SELECT ' . join(', ', map { "g % $_" } 1 .. 1600)
 	  . ' FROM generate_series(1, 9) g';
 	subscribe s => 'SELECT * FROM wide ORDER BY c5, c1600 LIMIT 3';
 	subscribe few => 'SELECT c1600 FROM wide ORDER BY c1600 LIMIT 3';

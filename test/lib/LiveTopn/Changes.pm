@@ -64,11 +64,12 @@ sub bystander_seen
 }
 
 # One without an identifier; the options are restarts => 1 if the worker ends
-# on the way.
+# on the way.  CHANGES in the environment, a pattern, selects some.
 sub change
 {
 	my ($what, $code, %options) = @_;
 
+	return if length($ENV{CHANGES} // '') && $what !~ /$ENV{CHANGES}/;
 	scenario 'change', $what => sub {
 		my $pid = server->worker_pid;
 		my $seen = bystander_seen();
@@ -83,6 +84,7 @@ sub change
 }
 
 # Client, query, snapshot and topn_rows agree, and the subscription is live.
+# The batches are taken.
 sub right
 {
 	for my $name (@_)
@@ -98,6 +100,7 @@ sub right
 			} // ($@ || undef),
 			undef,
 			"topn_rows of $name");
+		session->client($name)->take_batches;
 	}
 	return;
 }

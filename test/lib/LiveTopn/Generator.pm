@@ -162,7 +162,7 @@ sub key_columns
 sub table   { return $_[0]{table}; }
 
 # A key without old images: a window may cover several commits with one batch.
-sub key_identity { return $_[0]{identity} =~ /^(pk|index)$/; }
+sub key_identity { return scalar $_[0]{identity} =~ /^(pk|index)$/; }
 
 # Statements that make what every generated table needs.
 sub prepare_database

@@ -1,0 +1,244 @@
+/*
+ * depend.c
+ *	  What else than its table a query means something by.
+ *
+ * Catalog changes that could make a query mean something else are seen in WAL
+ * by their invalidation messages; this is which ones to look for.  Whether the
+ * meaning did change is then found out by analysing the query again, so what
+ * does not show in its expressions is made part of it as a hash.
+ *
+ * A function in a procedural language may call others; if those are replaced,
+ * nobody notices, just as nobody rebuilds an index on the function.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/lsyscache.h"
+#include "utils/syscache.h"
+#include "utils/typcache.h"
+
+#include "depend.h"
+#include "flatten.h"
+
+/* ----- Definitions ----- */
+
+static void
+add_bytes(TopnQuery *query, const void *data, Size size)
+{
+	query->definitions =
+		hash_combine64(query->definitions,
+					   hash_bytes_extended(data, size, 0));
+}
+
+static void
+add_number(TopnQuery *query, int64 number)
+{
+	add_bytes(query, &number, sizeof(number));
+}
+
+static void
+add_attribute(TopnQuery *query, HeapTuple tuple, AttrNumber attnum)
+{
+	bool		isnull;
+	Datum		datum = SysCacheGetAttr(PROCOID, tuple, attnum, &isnull);
+	struct varlena *value;
+
+	if (isnull)
+		return;
+	value = PG_DETOAST_DATUM_PACKED(datum);
+	add_number(query, attnum);
+	add_bytes(query, VARDATA_ANY(value), VARSIZE_ANY_EXHDR(value));
+}
+
+static bool
+add_function(Oid funcid, void *context)
+{
+	TopnQuery  *query = context;
+	HeapTuple	tuple;
+	Form_pg_proc form;
+
+	if (funcid < FirstNormalObjectId)
+		return false;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for function %u", funcid);
+	form = (Form_pg_proc) GETSTRUCT(tuple);
+	add_number(query, form->prolang);
+	add_number(query, form->proisstrict);
+	add_attribute(query, tuple, Anum_pg_proc_prosrc);
+	add_attribute(query, tuple, Anum_pg_proc_probin);
+	add_attribute(query, tuple, Anum_pg_proc_prosqlbody);
+	add_attribute(query, tuple, Anum_pg_proc_proconfig);
+	ReleaseSysCache(tuple);
+	return false;				/* go on */
+}
+
+static bool
+add_functions_walker(Node *node, TopnQuery *query)
+{
+	if (node == NULL)
+		return false;
+	(void) check_functions_in_node(node, add_function, query);
+	return expression_tree_walker(node, add_functions_walker, query);
+}
+
+static bool
+is_replaceable(Oid funcid, void *context)
+{
+	return funcid >= FirstNormalObjectId;
+}
+
+/* Functions, also those that are inlined later. */
+static bool
+find_function_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (check_functions_in_node(node, is_replaceable, context))
+		return true;
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, find_function_walker,
+								 context, 0);
+	return expression_tree_walker(node, find_function_walker, context);
+}
+
+/* ----- Types ----- */
+
+static void add_type(TopnQuery *query, Oid type);
+
+/* The names of a composite type's attributes are in what is published. */
+static void
+add_composite(TopnQuery *query, Oid type)
+{
+	Oid			relid = get_typ_typrelid(type);
+	TupleDesc	desc;
+
+	if (list_member_oid(query->depends, relid))
+		return;
+	query->depends = lappend_oid(query->depends, relid);
+	desc = lookup_rowtype_tupdesc(type, -1);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		add_number(query, att->attisdropped ? InvalidOid : att->atttypid);
+		if (att->attisdropped)
+			continue;
+		add_bytes(query, NameStr(att->attname), strlen(NameStr(att->attname)));
+		add_type(query, att->atttypid);
+	}
+	ReleaseTupleDesc(desc);
+}
+
+/* What the text of a value depends on. */
+static void
+add_type(TopnQuery *query, Oid type)
+{
+	Oid			element = get_element_type(type);
+
+	if (type < FirstNormalObjectId)
+		return;
+	if (OidIsValid(element))
+	{
+		add_type(query, element);
+		return;
+	}
+	switch (get_typtype(type))
+	{
+		case TYPTYPE_DOMAIN:
+			add_type(query, getBaseType(type));
+			break;
+		case TYPTYPE_ENUM:
+			query->enums = true;
+			break;
+		case TYPTYPE_RANGE:
+			add_type(query, get_range_subtype(type));
+			break;
+		case TYPTYPE_MULTIRANGE:
+			add_type(query, get_multirange_range(type));
+			break;
+		case TYPTYPE_COMPOSITE:
+			add_composite(query, type);
+			break;
+	}
+}
+
+/* ----- Relations ----- */
+
+/*
+ * The views on the way to the table.  Where a view was expanded, its rule's
+ * range table (before 16) or its own entry (from 16 on) still names it.
+ */
+static void
+add_views(TopnQuery *query, Query *rewritten)
+{
+	ListCell   *lc;
+
+	foreach(lc, rewritten->rtable)
+	{
+		RangeTblEntry *rte = lfirst_node(RangeTblEntry, lc);
+
+		if (OidIsValid(rte->relid) && rte->relid != query->relid)
+			query->depends = list_append_unique_oid(query->depends,
+													rte->relid);
+		if (rte->rtekind == RTE_SUBQUERY)
+			add_views(query, rte->subquery);
+	}
+}
+
+/*
+ * A relation of the same name in a schema that comes first in the search path
+ * would be meant from then on.
+ */
+static void
+add_shadows(TopnQuery *query, const RangeVar *relation, Oid relid)
+{
+	Oid			schema = get_rel_namespace(relid);
+	List	   *path;
+	ListCell   *lc;
+
+	if (relation->schemaname)
+		return;
+	path = fetch_search_path(true);
+	foreach(lc, path)
+	{
+		Oid			other = lfirst_oid(lc);
+
+		if (other == schema)
+			break;
+		query->shadows =
+			lappend_int(query->shadows,
+						GetSysCacheHashValue2(RELNAMENSP,
+											  CStringGetDatum(relation->relname),
+											  ObjectIdGetDatum(other)));
+	}
+	list_free(path);
+}
+
+void
+find_dependencies(TopnQuery *query, const RangeVar *relation, Query *source,
+				  Query *rewritten)
+{
+	ListCell   *lc;
+
+	query->depends = NIL;
+	query->shadows = NIL;
+	query->enums = false;
+	query->definitions = 0;
+
+	query->functions = !query->inert ||
+		find_function_walker((Node *) rewritten, NULL);
+	add_views(query, rewritten);
+	add_shadows(query, relation, only_rte(source)->relid);
+	add_functions_walker((Node *) query->quals, query);
+	add_functions_walker((Node *) query->targetlist, query);
+	foreach(lc, query->targetlist)
+		add_type(query,
+				 exprType((Node *) lfirst_node(TargetEntry, lc)->expr));
+}
