@@ -582,10 +582,17 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 			(feed->error && concerns_error(&invalidation)))
 			feed_recheck(feed, table);
 
-		/* a label was renamed: values that clients know look otherwise now */
-		if (invalidation.label_names > invalidation.labels &&
-			feed->query && feed->query->enums)
-			request_resync(feed->id);
+		/*
+		 * A label was renamed: values that clients know look otherwise now,
+		 * and the query may name a label that is no more.
+		 */
+		if (invalidation.label_names > invalidation.labels && feed->query)
+		{
+			if (feed->query->enums || feed->query->functions)
+				feed_recheck(feed, false);
+			if (feed->query->enums)
+				request_resync(feed->id);
+		}
 	}
 }
 

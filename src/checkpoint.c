@@ -58,8 +58,8 @@ typedef struct CheckpointHeader
 typedef struct CheckpointFile
 {
 	FILE	   *file;
-	const char *path;
 	pg_crc32c	crc;
+	int			error;			/* of the first write that failed */
 } CheckpointFile;
 
 static void
@@ -92,12 +92,14 @@ header_is_valid(const CheckpointHeader *header)
 	return memcmp(header, &expected, sizeof(CheckpointHeader)) == 0;
 }
 
-static void
-file_error(const char *what, const char *path)
+/* Always false. */
+static bool
+file_warning(const char *what, const char *path)
 {
-	ereport(ERROR,
+	ereport(WARNING,
 			(errcode_for_file_access(),
 			 errmsg("could not %s file \"%s\": %m", what, path)));
+	return false;
 }
 
 /* ---- writing ---- */
@@ -106,8 +108,8 @@ static void
 put(CheckpointFile *file, const void *data, Size size)
 {
 	COMP_CRC32C(file->crc, data, size);
-	if (fwrite(data, 1, size, file->file) != size)
-		file_error("write", file->path);
+	if (file->error == 0 && fwrite(data, 1, size, file->file) != size)
+		file->error = errno;
 }
 
 static void
@@ -152,65 +154,101 @@ put_feed(CheckpointFile *file, const Feed *feed)
 		put_tuple(file, RowTuple(window_nth(window, i)));
 }
 
-void
+/* Only what clients may know is worth saving. */
+static int64
+count_feeds(void)
+{
+	HASH_SEQ_STATUS status;
+	Feed	   *feed;
+	int64		n = 0;
+
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+		n += feed->announced;
+	return n;
+}
+
+static void
+put_all(CheckpointFile *file, XLogRecPtr restart)
+{
+	char		sector[HEADER_SIZE] = {0};
+	pg_crc32c	crc;
+	HASH_SEQ_STATUS status;
+	Feed	   *feed;
+
+	fill_header((CheckpointHeader *) sector, restart, count_feeds());
+	put(file, sector, HEADER_SIZE);
+	INIT_CRC32C(file->crc);
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+		if (feed->announced)
+			put_feed(file, feed);
+	crc = file->crc;
+	FIN_CRC32C(crc);
+	put(file, &crc, sizeof(crc));
+}
+
+bool
 checkpoint_save(XLogRecPtr restart)
 {
 	char		path[MAXPGPATH];
 	char		temporary[MAXPGPATH + 4];
-	char		sector[HEADER_SIZE] = {0};
-	CheckpointFile file = {.path = temporary};
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
+	CheckpointFile file = {0};
 
 	Assert(deliver_pending() == 0);
-	if (MakePGDirectory(CHECKPOINT_DIRECTORY) != 0 && errno != EEXIST)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not create directory \"%s\": %m",
-						CHECKPOINT_DIRECTORY)));
+	if (MakePGDirectory(CHECKPOINT_DIRECTORY) == 0)
+		fsync_fname_ext(".", true, true, WARNING);
+	else if (errno != EEXIST)
+		return file_warning("create", CHECKPOINT_DIRECTORY);
 	checkpoint_path(path, MyDatabaseId);
 	snprintf(temporary, sizeof(temporary), "%s.tmp", path);
 	file.file = AllocateFile(temporary, PG_BINARY_W);
 	if (file.file == NULL)
-		file_error("create", temporary);
+		return file_warning("create", temporary);
 
-	fill_header((CheckpointHeader *) sector, restart, feed_count());
-	if (fwrite(sector, 1, HEADER_SIZE, file.file) != HEADER_SIZE)
-		file_error("write", temporary);
-	INIT_CRC32C(file.crc);
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		put_feed(&file, feed);
-	FIN_CRC32C(file.crc);
-	if (fwrite(&file.crc, 1, sizeof(file.crc), file.file) != sizeof(file.crc) ||
-		fflush(file.file) != 0)
-		file_error("write", temporary);
-	if (pg_fsync(fileno(file.file)) != 0)
-		file_error("fsync", temporary);
-	FreeFile(file.file);
-	durable_rename(temporary, path, ERROR);
+	put_all(&file, restart);
+	if (file.error == 0 &&
+		(fflush(file.file) != 0 || pg_fsync(fileno(file.file)) != 0))
+		file.error = errno;
+	if (FreeFile(file.file) != 0 && file.error == 0)
+		file.error = errno;
+	if (file.error != 0)
+	{
+		errno = file.error;
+		return file_warning("write", temporary);
+	}
+	return durable_rename(temporary, path, WARNING) == 0;
 }
 
-void
+/* Write the header of an open file again. */
+static bool
+move_header(int fd, XLogRecPtr restart)
+{
+	char		sector[HEADER_SIZE];
+	CheckpointHeader *header = (CheckpointHeader *) sector;
+
+	errno = 0;
+	if (pg_pread(fd, sector, HEADER_SIZE, 0) != HEADER_SIZE)
+		return false;
+	fill_header(header, restart, header->nfeeds);
+	return pg_pwrite(fd, sector, HEADER_SIZE, 0) == HEADER_SIZE &&
+		pg_fsync(fd) == 0;
+}
+
+bool
 checkpoint_move(XLogRecPtr restart)
 {
 	char		path[MAXPGPATH];
-	char		sector[HEADER_SIZE];
-	CheckpointHeader *header = (CheckpointHeader *) sector;
 	int			fd;
+	bool		moved;
 
 	checkpoint_path(path, MyDatabaseId);
 	fd = OpenTransientFile(path, O_RDWR | PG_BINARY);
 	if (fd < 0)
-		file_error("open", path);
-	if (pg_pread(fd, sector, HEADER_SIZE, 0) != HEADER_SIZE)
-		file_error("read", path);
-	fill_header(header, restart, header->nfeeds);
-	if (pg_pwrite(fd, sector, HEADER_SIZE, 0) != HEADER_SIZE)
-		file_error("write", path);
-	if (pg_fsync(fd) != 0)
-		file_error("fsync", path);
+		return file_warning("open", path);
+	moved = move_header(fd, restart) || file_warning("write", path);
 	CloseTransientFile(fd);
+	return moved;
 }
 
 /* ---- reading ---- */
@@ -218,10 +256,7 @@ checkpoint_move(XLogRecPtr restart)
 static bool
 get(CheckpointFile *file, void *data, Size size)
 {
-	if (fread(data, 1, size, file->file) != size)
-		return false;
-	COMP_CRC32C(file->crc, data, size);
-	return true;
+	return fread(data, 1, size, file->file) == size;
 }
 
 static bool
@@ -281,71 +316,97 @@ get_feed(CheckpointFile *file)
 	return saved;
 }
 
-/* All of the file, or NIL with *intact false. */
-static List *
-get_feeds(CheckpointFile *file, CheckpointHeader *header, bool *intact)
+/* Does the checksum at the end fit what is before it? */
+static bool
+is_intact(FILE *file)
+{
+	char		data[BLCKSZ];
+	pg_crc32c	crc;
+	size_t		kept = 0;		/* bytes in data, of which the last are not
+								 * checksummed yet */
+
+	INIT_CRC32C(crc);
+	for (;;)
+	{
+		size_t		n = fread(data + kept, 1, sizeof(data) - kept, file);
+		size_t		sure = kept + n - Min(kept + n, sizeof(crc));
+
+		if (n == 0)
+			break;
+		COMP_CRC32C(crc, data, sure);
+		memmove(data, data + sure, kept + n - sure);
+		kept += n - sure;
+	}
+	FIN_CRC32C(crc);
+	return kept == sizeof(crc) && memcmp(data, &crc, sizeof(crc)) == 0;
+}
+
+static bool
+get_header(FILE *file, CheckpointHeader *header)
 {
 	char		sector[HEADER_SIZE];
-	pg_crc32c	crc;
-	List	   *feeds = NIL;
 
-	*intact = false;
-	if (fread(sector, 1, HEADER_SIZE, file->file) != HEADER_SIZE)
-		return NIL;
+	if (fread(sector, 1, HEADER_SIZE, file) != HEADER_SIZE)
+		return false;
 	memcpy(header, sector, sizeof(CheckpointHeader));
-	if (!header_is_valid(header))
-		return NIL;
+	return header_is_valid(header);
+}
 
-	INIT_CRC32C(file->crc);
+/* False if the file is damaged. */
+static bool
+get_all(CheckpointFile *file, CheckpointHeader *header, List **feeds)
+{
+	if (!get_header(file->file, header) || !is_intact(file->file) ||
+		fseek(file->file, HEADER_SIZE, SEEK_SET) != 0)
+		return false;
 	for (int64 i = 0; i < header->nfeeds; i++)
 	{
 		SavedFeed  *saved = get_feed(file);
 
 		if (saved == NULL)
-			return NIL;
-		feeds = lappend(feeds, saved);
+			return false;
+		*feeds = lappend(*feeds, saved);
 	}
-	FIN_CRC32C(file->crc);
-	if (fread(&crc, 1, sizeof(crc), file->file) != sizeof(crc) ||
-		!EQ_CRC32C(crc, file->crc))
-		return NIL;
-	*intact = true;
-	return feeds;
+	return true;
 }
 
-List *
-checkpoint_load(XLogRecPtr confirmed)
+CheckpointState
+checkpoint_load(XLogRecPtr confirmed, List **feeds)
 {
 	char		path[MAXPGPATH];
-	CheckpointFile file = {.path = path};
+	CheckpointFile file = {0};
 	CheckpointHeader header = {0};
-	List	   *feeds;
 	ListCell   *lc;
 	bool		intact;
 
+	*feeds = NIL;
 	checkpoint_path(path, MyDatabaseId);
 	file.file = AllocateFile(path, PG_BINARY_R);
 	if (file.file == NULL)
 	{
-		if (errno != ENOENT)
-			file_error("open", path);
-		return NIL;
+		if (errno == ENOENT)
+			return CHECKPOINT_NONE;
+		file_warning("open", path);
+		return CHECKPOINT_USELESS;
 	}
-	feeds = get_feeds(&file, &header, &intact);
+	intact = get_all(&file, &header, feeds);
 	FreeFile(file.file);
 	if (!intact)
 	{
+		*feeds = NIL;
 		ereport(WARNING,
 				(errcode(ERRCODE_DATA_CORRUPTED),
-				 errmsg("file \"%s\" of live_topn is damaged", path),
+				 errmsg("file \"%s\" is damaged, or of another version of live_topn",
+						path),
 				 errdetail("The windows are read from the tables again.")));
-		return NIL;
+		return CHECKPOINT_USELESS;
 	}
 
-	if (confirmed > header.restart)
-		foreach(lc, feeds)
-			((SavedFeed *) lfirst(lc))->query_text = NULL;
-	return feeds;
+	if (confirmed <= header.restart)
+		return CHECKPOINT_GOOD;
+	foreach(lc, *feeds)
+		((SavedFeed *) lfirst(lc))->query_text = NULL;
+	return CHECKPOINT_USELESS;
 }
 
 void

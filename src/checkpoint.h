@@ -31,20 +31,28 @@ typedef struct SavedFeed
 /*
  * Save all feeds as of the log position, durably, with the position that the
  * slot is to be moved to afterwards.  No batch may be waiting for delivery.
+ * If it cannot be done: false, with a warning.
  */
-extern void checkpoint_save(XLogRecPtr restart);
+extern bool checkpoint_save(XLogRecPtr restart);
 
 /*
  * What was saved is still right if the slot is moved to this position: note
- * that, durably.
+ * that, durably.  Fails as checkpoint_save.
  */
-extern void checkpoint_move(XLogRecPtr restart);
+extern bool checkpoint_move(XLogRecPtr restart);
+
+typedef enum CheckpointState
+{
+	CHECKPOINT_NONE,			/* no file */
+	CHECKPOINT_GOOD,
+	CHECKPOINT_USELESS			/* damaged, or another slot's */
+} CheckpointState;
 
 /*
- * What was saved, as a list of SavedFeed in CurrentMemoryContext.  Windows are
- * left out if the slot, at this position, does not go with them.
+ * What was saved, as a list of SavedFeed in CurrentMemoryContext.  If it does
+ * not go with a slot at this position, at most the numbers.
  */
-extern List *checkpoint_load(XLogRecPtr confirmed);
+extern CheckpointState checkpoint_load(XLogRecPtr confirmed, List **feeds);
 
 /* Remove what was saved of a database. */
 extern void checkpoint_remove(Oid dboid);

@@ -145,9 +145,10 @@ drop_invalidated_slot(const char *slot_name)
 	}
 }
 
-void
+bool
 decoder_open(const char *slot_name, const DecoderOps *ops)
 {
+	bool		exists = decoder_slot_exists(slot_name);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "live_topn decoder",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -161,7 +162,7 @@ decoder_open(const char *slot_name, const DecoderOps *ops)
 	StartTransactionCommand();
 	MemoryContextSwitchTo(context);
 	drop_invalidated_slot(slot_name);
-	if (decoder_slot_exists(slot_name))
+	if (exists)
 		replication_slot_acquire(slot_name);
 	else
 		create_slot(slot_name);
@@ -176,6 +177,7 @@ decoder_open(const char *slot_name, const DecoderOps *ops)
 
 	XLogBeginRead(decoding->reader, MyReplicationSlot->data.restart_lsn);
 	MemoryContextSwitchTo(MemoryContextGetParent(context));
+	return !exists;
 }
 
 bool

@@ -30,9 +30,9 @@ typedef struct DecoderOps
 /*
  * Open the slot, creating it if there is none; that waits for transactions
  * older than it to end.  Must be called outside a transaction.  Memory is
- * allocated in CurrentMemoryContext.
+ * allocated in CurrentMemoryContext.  Returns whether it was created.
  */
-extern void decoder_open(const char *slot_name, const DecoderOps *ops);
+extern bool decoder_open(const char *slot_name, const DecoderOps *ops);
 
 /* Does the slot exist? */
 extern bool decoder_slot_exists(const char *slot_name);

@@ -76,6 +76,9 @@ typedef struct Differ
 	/* untouched rows visible in both lists: low + 1 to high */
 	uint32		shared_low;
 	uint32		shared_high;
+	/* rows visible in both lists: a row of each, and their number */
+	int			nstaying;
+	Touched   **staying;
 	Places		leaves;			/* by before, descending */
 	Places		enters;			/* by after */
 	Places		moves;			/* by after */
@@ -263,7 +266,7 @@ rank_touched(Differ *differ)
 						   touched->old) <= 0)
 			upto++;
 		touched->before_untouched =
-			window_position(window, touched->old) - upto;
+			window_position(window, touched->old, true) - upto;
 		touched->before = touched->before_untouched + i + 1;
 	}
 
@@ -277,7 +280,7 @@ rank_touched(Differ *differ)
 						   touched->row) <= 0)
 			upto++;
 		touched->after_untouched =
-			window_position(window, touched->row) - upto;
+			window_position(window, touched->row, true) - upto;
 		touched->after = touched->after_untouched + j + 1;
 	}
 }
@@ -368,13 +371,16 @@ find_leaves_and_enters(Differ *differ)
 
 	differ->shared_low = low;
 	differ->shared_high = high;
+	differ->staying = palloc_array(Touched *, differ->nold + 1);
 
 	for (int i = 0; i < differ->nold; i++)
 	{
 		Touched    *touched = differ->by_old[i];
 
 		if (is_visible(touched->before, differ->before) &&
-			!is_visible(touched->after, differ->after))
+			is_visible(touched->after, differ->after))
+			differ->staying[differ->nstaying++] = touched;
+		else if (is_visible(touched->before, differ->before))
 			add_place(differ, &differ->leaves, touched->old, NULL,
 					  touched->before, 0);
 	}
@@ -398,13 +404,6 @@ find_leaves_and_enters(Differ *differ)
 		  compare_before_descending);
 	qsort(differ->enters.items, differ->enters.n, sizeof(Place),
 		  compare_after);
-}
-
-static bool
-stays_visible(const Differ *differ, const Touched *touched)
-{
-	return is_visible(touched->before, differ->before) &&
-		is_visible(touched->after, differ->after);
 }
 
 /*
@@ -453,18 +452,16 @@ clamp(uint32 n, const Differ *differ)
 static Element *
 make_elements(Differ *differ, int *nelements)
 {
-	Element    *elements = palloc0_array(Element, 3 * differ->nold + 1);
-	uint32	   *cuts = palloc_array(uint32, 2 * differ->nold + 2);
+	Element    *elements = palloc0_array(Element, 3 * differ->nstaying + 1);
+	uint32	   *cuts = palloc_array(uint32, 2 * differ->nstaying + 2);
 	int			ncuts = 0;
 	int			n = 0;
 
 	cuts[ncuts++] = differ->shared_low;
-	for (int i = 0; i < differ->nold; i++)
+	for (int i = 0; i < differ->nstaying; i++)
 	{
-		Touched    *touched = differ->by_old[i];
+		Touched    *touched = differ->staying[i];
 
-		if (!stays_visible(differ, touched))
-			continue;
 		elements[n++].touched = touched;
 		cuts[ncuts++] = clamp(touched->before_untouched, differ);
 		cuts[ncuts++] = clamp(touched->after_untouched, differ);
@@ -549,7 +546,9 @@ visibly_changed(const RowFormat *format, const Row *old, const Row *row)
 }
 
 /*
- * Rows visible in both lists: who moves, who is updated at its place.
+ * Rows visible in both lists: who moves, who is updated at its place.  In a
+ * keyless table a changed row is another row, so that nobody does: both lists
+ * are sorted by all columns.
  */
 static void
 find_moves_and_updates(Differ *differ, bool absolute)
@@ -563,20 +562,19 @@ find_moves_and_updates(Differ *differ, bool absolute)
 			if (untouched_before(differ, u) - differ->before.skip !=
 				untouched_after(differ, u) - differ->after.skip)
 				add_untouched(differ, &differ->moves, u);
-		for (int i = 0; i < differ->nold; i++)
+		for (int i = 0; i < differ->nstaying; i++)
 		{
-			Touched    *touched = differ->by_old[i];
+			Touched    *touched = differ->staying[i];
 
-			if (stays_visible(differ, touched))
-				add_place(differ,
-						  touched->before - differ->before.skip !=
-						  touched->after - differ->after.skip ?
-						  &differ->moves : &differ->updates,
-						  touched->old, touched->row,
-						  touched->before, touched->after);
+			add_place(differ,
+					  touched->before - differ->before.skip !=
+					  touched->after - differ->after.skip ?
+					  &differ->moves : &differ->updates,
+					  touched->old, touched->row,
+					  touched->before, touched->after);
 		}
 	}
-	else
+	else if (differ->window->by_key)
 	{
 		elements = make_elements(differ, &n);
 		choose_staying(elements, n);
@@ -598,6 +596,136 @@ find_moves_and_updates(Differ *differ, bool absolute)
 	qsort(differ->moves.items, differ->moves.n, sizeof(Place), compare_after);
 	qsort(differ->updates.items, differ->updates.n, sizeof(Place),
 		  compare_after);
+}
+
+static int
+compare_leaves(const void *a, const void *b, void *format)
+{
+	int			result = row_compare(format, ((const Place *) a)->old,
+									 ((const Place *) b)->old);
+
+	return result ? result : compare_before(a, b);
+}
+
+static int
+compare_enters(const void *a, const void *b, void *format)
+{
+	int			result = row_compare(format, ((const Place *) a)->row,
+									 ((const Place *) b)->row);
+
+	return result ? result : compare_after(a, b);
+}
+
+static void
+append_place(Places *places, const Place *place)
+{
+	Differ		nowhere = {0};
+
+	add_place(&nowhere, places, place->old, place->row, place->before,
+			  place->after);
+}
+
+/*
+ * Drop the places that an equal row leaves and comes to.  Both lists are
+ * sorted, by row and place.
+ */
+static void
+drop_kept_places(Places *leaves, Places *enters, RowFormat *format)
+{
+	int			nleaves = 0,
+				nenters = 0,
+				i = 0,
+				j = 0;
+
+	while (i < leaves->n || j < enters->n)
+	{
+		int			order;
+
+		if (i == leaves->n)
+			order = 1;
+		else if (j == enters->n)
+			order = -1;
+		else
+			order = row_compare(format, leaves->items[i].old,
+								enters->items[j].row);
+		if (order == 0)
+			order = compare_uint32(&leaves->items[i].before,
+								   &enters->items[j].after);
+
+		if (order < 0)
+			leaves->items[nleaves++] = leaves->items[i];
+		if (order > 0)
+			enters->items[nenters++] = enters->items[j];
+		i += order <= 0;
+		j += order >= 0;
+	}
+	leaves->n = nleaves;
+	enters->n = nenters;
+}
+
+/*
+ * Equal rows of a keyless table cannot be told apart.  If one leaves a place
+ * and another comes to it, then nothing happened; if they are different
+ * places, it has moved, which is worth a delta only where ranks are absolute:
+ * in a list that is sorted by all columns nobody overtakes anybody.
+ */
+static void
+match_equal(Differ *differ, bool absolute)
+{
+	RowFormat  *format = differ->window->format;
+	Places		leaves = differ->leaves;
+	Places		enters = differ->enters;
+	int			i = 0,
+				j = 0;
+
+	for (int k = 0; k < differ->moves.n; k++)
+	{
+		append_place(&leaves, &differ->moves.items[k]);
+		append_place(&enters, &differ->moves.items[k]);
+	}
+	memset(&differ->leaves, 0, sizeof(Places));
+	memset(&differ->enters, 0, sizeof(Places));
+	differ->moves.n = 0;
+	qsort_arg(leaves.items, leaves.n, sizeof(Place), compare_leaves, format);
+	qsort_arg(enters.items, enters.n, sizeof(Place), compare_enters, format);
+
+	drop_kept_places(&leaves, &enters, format);
+
+	while (i < leaves.n || j < enters.n)
+	{
+		Place		place = {0};
+		int			order;
+
+		if (i == leaves.n)
+			order = 1;
+		else if (j == enters.n)
+			order = -1;
+		else
+			order = row_compare(format, leaves.items[i].old,
+								enters.items[j].row);
+
+		if (order <= 0)
+		{
+			place.old = leaves.items[i].old;
+			place.before = leaves.items[i++].before;
+		}
+		if (order >= 0)
+		{
+			place.row = enters.items[j].row;
+			place.after = enters.items[j++].after;
+		}
+		if (order < 0)
+			append_place(&differ->leaves, &place);
+		else if (order > 0)
+			append_place(&differ->enters, &place);
+		else if (absolute)
+			append_place(&differ->moves, &place);
+	}
+	qsort(differ->leaves.items, differ->leaves.n, sizeof(Place),
+		  compare_before_descending);
+	qsort(differ->enters.items, differ->enters.n, sizeof(Place),
+		  compare_after);
+	qsort(differ->moves.items, differ->moves.n, sizeof(Place), compare_after);
 }
 
 /* How many places of an array have a smaller rank. */
@@ -759,6 +887,8 @@ delta_script(Window *window, ResultPage before, ResultPage after, bool absolute)
 	rank_touched(&differ);
 	find_leaves_and_enters(&differ);
 	find_moves_and_updates(&differ, absolute);
+	if (window->by_key == NULL)
+		match_equal(&differ, absolute);
 
 	for (int i = 0; i < differ.updates.n; i++)
 	{

@@ -26,6 +26,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_database.h"
+#include "checkpoint.h"
 #include "launcher.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -318,6 +319,7 @@ start_worker(int i, Oid dboid)
 	switch (database_lookup(dboid, &name))
 	{
 		case DATABASE_GONE:
+			checkpoint_remove(dboid);
 			forget_worker(slot);
 			return;
 		case DATABASE_TEMPLATE:

@@ -201,12 +201,16 @@ undo_change(const Change *change, void *arg)
 
 	if (change->kind == CHANGE_TRUNCATE || change->kind == CHANGE_REWRITE ||
 		!evaluator_accepts(reconciler->evaluator, change))
+	{
+		/* what changed before that is not to be found in the read */
 		reconciler->later = Max(reconciler->later, reconciler->commit_no);
+		reconciler->blind = true;
+	}
 	else if (reconciler->evaluator->query->keyless)
 		undo_keyless(reconciler, change);
 	else
 		undo_keyed(reconciler, change);
-	return true;
+	return !reconciler->blind;
 }
 
 /*

@@ -26,6 +26,7 @@
 #include "postmaster/interrupt.h"
 #include "refill.h"
 #include "request.h"
+#include "setup.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/lmgr.h"
@@ -817,8 +818,7 @@ live_topn_refill_main(Datum main_arg)
 	out_handle = shm_mq_attach(out, segment, NULL);
 
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
-	SetConfigOption("client_encoding", GetDatabaseEncodingName(),
-					PGC_USERSET, PGC_S_OVERRIDE);
+	setup_process();
 
 	context = AllocSetContextCreate(TopMemoryContext, "live_topn request",
 									ALLOCSET_DEFAULT_SIZES);

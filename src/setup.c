@@ -8,6 +8,7 @@
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_database.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "setup.h"
@@ -108,4 +109,28 @@ setup_check(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("live_topn cannot run: %s", obstacle),
 				 hint != NULL ? errhint("%s", hint) : 0));
+}
+
+void
+setup_process(void)
+{
+	static const char *const settings[][2] = {
+		{"default_transaction_isolation", "read committed"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_deferrable", "off"},
+		{"statement_timeout", "0"},
+		{"lock_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+		{"session_replication_role", "origin"},
+		{"row_security", "on"},
+		{"search_path", ""},
+	};
+
+	for (int i = 0; i < lengthof(settings); i++)
+		SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET,
+						PGC_S_OVERRIDE);
+
+	/* text is passed between processes as it is */
+	SetConfigOption("client_encoding", GetDatabaseEncodingName(),
+					PGC_USERSET, PGC_S_OVERRIDE);
 }

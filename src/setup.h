@@ -14,4 +14,10 @@ extern char *setup_obstacle(char **hint);
 /* Raise what setup_obstacle says. */
 extern void setup_check(void);
 
+/*
+ * In a background process: make it independent of defaults that are meant for
+ * the sessions of users.
+ */
+extern void setup_process(void);
+
 #endif							/* LIVE_TOPN_SETUP_H */

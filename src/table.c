@@ -113,7 +113,7 @@ change_fill_new(const Change *change)
 	bool		missing = false;
 	HeapTuple	result = change->new;
 
-	if (change->new == NULL || change->old == NULL || change->old_is_key ||
+	if (change->new == NULL || change->old == NULL ||
 		!HeapTupleHasExternal(change->new))
 		return result;
 
@@ -123,9 +123,15 @@ change_fill_new(const Change *change)
 	heap_deform_tuple(change->new, desc, values, nulls);
 	for (int i = 0; i < desc->natts; i++)
 	{
-		if (value_is_missing(TupleDescAttr(desc, i), values[i], nulls[i]))
+		Datum		value;
+		bool		isnull;
+
+		if (!value_is_missing(TupleDescAttr(desc, i), values[i], nulls[i]))
+			continue;
+		value = heap_getattr(change->old, i + 1, desc, &isnull);
+		if (!isnull)			/* as the columns beside a key are */
 		{
-			values[i] = heap_getattr(change->old, i + 1, desc, &nulls[i]);
+			values[i] = value;
 			replace[i] = missing = true;
 		}
 	}

@@ -89,9 +89,10 @@ value_is_missing(Form_pg_attribute att, Datum value, bool isnull)
 }
 
 /*
- * The new tuple of a change with missing values filled in from its old
- * tuple, where that has all columns.  Returns a tuple in CurrentMemoryContext
- * or change->new itself.
+ * The new tuple of a change with missing values filled in from its old tuple:
+ * all of them if that is a whole row, those of the identity if it is a key
+ * (which WAL has whenever one of its values is out of line).  Returns a tuple
+ * in CurrentMemoryContext or change->new itself.
  */
 extern HeapTuple change_fill_new(const Change *change);
 

@@ -224,14 +224,14 @@ window_find_equal(const Window *window, const Row *row)
 }
 
 uint32
-window_position(const Window *window, const Row *row)
+window_position(const Window *window, const Row *row, bool or_equal)
 {
 	Row		   *node = window->root;
 	uint32		rank = 0;
 
 	while (node)
 	{
-		if (row_compare(window->format, node, row) <= 0)
+		if (row_compare(window->format, node, row) < (or_equal ? 1 : 0))
 		{
 			rank += 1 + (node->left ? node->left->size : 0);
 			node = node->right;

@@ -28,6 +28,7 @@
 #include "postmaster/interrupt.h"
 #include "request.h"
 #include "replication/slot.h"
+#include "setup.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
@@ -124,24 +125,41 @@ retire(const char *slot_name, bool open)
 	return true;
 }
 
-/* Give the feeds what was saved of them. */
+/*
+ * Give the feeds what was saved of them.  Only an unbroken chain of what was
+ * saved and the slot's WAL since then says what clients know.
+ */
 static void
-restore(void)
+restore(bool new_slot)
 {
 	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext,
 												  "live_topn restore",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext caller = MemoryContextSwitchTo(scratch);
+	CheckpointState state;
+	HASH_SEQ_STATUS status;
+	List	   *feeds;
 	ListCell   *lc;
+	Feed	   *feed;
 
-	foreach(lc, checkpoint_load(decoder_confirmed()))
+	state = checkpoint_load(new_slot ? PG_UINT64_MAX : decoder_confirmed(),
+							&feeds);
+	foreach(lc, feeds)
 	{
 		SavedFeed  *saved = lfirst(lc);
-		Feed	   *feed = feed_find(saved->id);
 
+		feed = feed_find(saved->id);
 		if (feed)
 			feed_restore(feed, saved);
 	}
+	if (state != (new_slot ? CHECKPOINT_NONE : CHECKPOINT_GOOD))
+	{
+		feed_scan(&status);
+		while ((feed = feed_scan_next(&status)) != NULL)
+			feed_lose_history(feed, replay_end);
+	}
+	if (new_slot)
+		checkpoint_save(decoder_confirmed());
 	InvalidateSystemCaches();
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
@@ -157,13 +175,14 @@ start(MemoryContext context, const char *slot_name)
 	Oid			relid;
 	ReadView	view;
 	ListCell   *lc;
+	bool		new_slot;
 
 	while (read_catalog(&relid, &view) == NIL)
 		if (retire(slot_name, false))
 			return false;
 
 	launcher_set_state(WORKER_CREATING_SLOT);
-	decoder_open(slot_name, &apply_ops);
+	new_slot = decoder_open(slot_name, &apply_ops);
 	rows = read_catalog(&relid, &view);
 	pool = refill_pool_create(context);
 	apply_startup(context, pool);
@@ -173,9 +192,9 @@ start(MemoryContext context, const char *slot_name)
 	apply_position()->lsn = decoder_position();
 	foreach(lc, rows)
 		feed_create(lfirst(lc), true);
-	restore();
-	apply_started();
 	replay_end = request_flush_point();
+	restore(new_slot);
+	apply_started();
 	launcher_set_state(WORKER_RUNNING);
 	return true;
 }
@@ -487,29 +506,32 @@ confirm(bool now_or_never)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	XLogRecPtr	restart = apply_restart_lsn();
+	int			interval = checkpoint_interval_s * 1000;
+	bool		saved = true;
 
 	if (is_replaying() || deliver_pending() > 0 ||
 		(!now_or_never &&
-		 !TimestampDifferenceExceeds(confirmed_at, now, CONFIRM_MS)))
+		 !TimestampDifferenceExceeds(confirmed_at, now,
+									 Min(CONFIRM_MS, interval))))
 		return;
 
 	if (feed_any_dirty())
 	{
-		int			interval = checkpoint_interval_s * 1000;
-
 		/* rather when all windows are exact, but not too late */
 		if (!now_or_never &&
 			!TimestampDifferenceExceeds(checkpointed_at, now,
 										feed_all_current() ? interval :
 										10 * interval))
 			return;
-		checkpoint_save(restart);
-		feed_clean();
 		checkpointed_at = now;
+		saved = checkpoint_save(restart);
+		if (saved)
+			feed_clean();
 	}
 	else if (restart > decoder_confirmed())
-		checkpoint_move(restart);
-	decoder_confirm(restart);
+		saved = checkpoint_move(restart) || checkpoint_save(restart);
+	if (saved)
+		decoder_confirm(restart);
 	confirmed_at = now;
 }
 
@@ -534,7 +556,7 @@ static void
 wait(XLogRecPtr flushed)
 {
 	static XLogRecPtr committed;	/* WAL written when we were last woken */
-	long		timeout = CONFIRM_MS;
+	long		timeout = Min(CONFIRM_MS, checkpoint_interval_s * 1000);
 	int			events;
 
 	launcher_set_waiting(true);
@@ -624,10 +646,8 @@ live_topn_worker_main(Datum main_arg)
 											  InvalidOid, 0);
 	launcher_attach();
 	launcher_slot_name(MyDatabaseId, slot_name);
+	setup_process();
 	SetConfigOption("synchronous_commit", "off", PGC_USERSET, PGC_S_OVERRIDE);
-	SetConfigOption("client_encoding", GetDatabaseEncodingName(),
-					PGC_USERSET, PGC_S_OVERRIDE);
-	SetConfigOption("search_path", "", PGC_USERSET, PGC_S_OVERRIDE);
 
 	context = AllocSetContextCreate(TopMemoryContext, "live_topn worker",
 									ALLOCSET_DEFAULT_SIZES);

@@ -267,6 +267,9 @@ sub verify
 		verify_snapshots($name, $watched->{$name});
 		my ($left) = @{ $watched->{$name}{batches} };
 		die "$name: a batch at $left->{lsn}, where no commit is\n" if $left;
+		my $open = $watched->{$name}{open};
+		die "$name: $open->{what} without a batch: $open->{difference}"
+		  if $open;
 	}
 	verify_shadow($generator->table, $shadow->copy);
 	return;
@@ -292,7 +295,7 @@ sub verify_snapshots
 		my ($batch) =
 		  grep { $_->{seq} == $seq } $watch->{client}->batches;
 		same($name, "batch $seq", $batch->{after}, \@entries) if $batch;
-		$watch->{started} = 1;
+		$watch->{published} //= $watch->{truth};
 		shift @{ $watch->{snapshots} };
 		$total{snapshots}++;
 	}
@@ -303,34 +306,50 @@ sub verify_commit
 {
 	my ($name, $watch, $commit, $truth, $may_coalesce, $commits) = @_;
 	my $batch = $watch->{batches}[0];
-	my $before = $watch->{truth};
 	my $what = "commit of $commit->{xid} at $commit->{lsn}";
 	my $order = $batch ? lsn_cmp($batch->{lsn}, $commit->{lsn}) : 1;
 
 	$watch->{truth} = $truth;
 	push @trace, "    $batch->{json}" if $order == 0;
-	return unless $watch->{started};
+	return unless $watch->{published};
 	die "$name: a batch at $batch->{lsn}, where no commit is\n" if $order < 0;
+
+	# commits after which the result is not published, so far
+	my $open = $watch->{open};
+	my $truncates = LiveTopn::Shadow::truncates($commit);
+	$open->{truncates} ||= $truncates if $open;
 
 	if ($order == 0)
 	{
 		die "$name: batch of xid $batch->{xid}: $what\n"
 		  if $batch->{xid} != $commit->{xid};
+		die "$name: $open->{what} without a batch: $open->{difference}"
+		  if $open
+		  && lsn_cmp($batch->{from} // $batch->{lsn}, $open->{lsn}) > 0;
 		verify_range($name, $batch, $may_coalesce, $commits)
 		  if defined $batch->{from};
 		same($name, $what, $batch->{after}, $truth);
+		$watch->{published} = $truth;
+		$watch->{open} = undef;
 		shift @{ $watch->{batches} };
 		$total{batches}++;
 	}
-	elsif ($batch
-		&& defined $batch->{from}
-		&& lsn_cmp($batch->{from}, $commit->{lsn}) <= 0)
+	elsif (my $difference = difference($watch->{published}, $truth))
 	{
+		$watch->{open} //= {
+			what => $what,
+			lsn => $commit->{lsn},
+			difference => $difference,
+			truncates => $truncates
+		};
 		$total{coalesced}++;
 	}
-	else
+	elsif ($open)
 	{
-		same($name, "$what without a batch", $before, $truth);
+		# commits that together change nothing may share no batch at all
+		die "$name: $open->{what} without a batch: $open->{difference}"
+		  unless $may_coalesce || $open->{truncates};
+		$watch->{open} = undef;
 	}
 	return;
 }
@@ -355,12 +374,20 @@ sub verify_range
 sub same
 {
 	my ($name, $what, $published, $truth) = @_;
+	my $difference = difference($published, $truth);
+
+	die "$name: $what: $difference" if $difference;
+	return;
+}
+
+sub difference
+{
+	my ($published, $truth) = @_;
 	my $difference = LiveTopn::Session::describe_difference(
 		'query', [ map { "$_->{key} $_->{row}" } @$truth ],
 		'published', [ map { "$_->{key} $_->{row}" } @$published ]);
 
-	die "$name: $what:\n$difference" if $difference;
-	return;
+	return $difference ? "\n$difference" : undef;
 }
 
 # The history was complete: the copy has become the table.

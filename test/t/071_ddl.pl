@@ -14,7 +14,6 @@ use LiveTopn::Changes;
 use LiveTopn::Scenario;
 use LiveTopn::Server qw(poll_until);
 
-my $only = $ENV{ONLY};
 use_server(
 	LiveTopn::Server->start(
 		'ddl', conf => 'logical_decoding_work_mem = 64kB'));
@@ -67,7 +66,6 @@ change 'columns that the query does not use' => sub {
 		'ADD CHECK (id < 1000000)',
 		'DROP plain, ADD plain bigint')
 	{
-		my $rename = $ddl =~ /^RENAME/;
 		run "ALTER TABLE items $ddl";
 		goes_on 's';
 	}
@@ -105,7 +103,6 @@ change 'a column that the query uses is dropped, and comes back' => sub {
 	run 'ALTER TABLE items ADD score int';
 	is_reset 's';
 	run 'UPDATE items SET score = 5 WHERE id = 7';
-	saw s => 'update 7 at 3' if 0;
 	right 's';
 	saw 'other';
 	right 'other';
@@ -513,10 +510,13 @@ change 'a function of the query is replaced' => sub {
 		  'GRANT EXECUTE ON FUNCTION rated TO PUBLIC';
 		saw 's';
 		right 's';
-		run 'ALTER FUNCTION rated VOLATILE';
-		in_error s => qr/rated/;
-		run 'ALTER FUNCTION rated IMMUTABLE';
-		is_reset 's';
+		if ($head =~ /plpgsql/)    # a function in SQL is inlined
+		{
+			run 'ALTER FUNCTION rated VOLATILE';
+			in_error s => qr/rated/;
+			run 'ALTER FUNCTION rated IMMUTABLE';
+			is_reset 's';
+		}
 		session->unsubscribe('s');
 		run 'DROP FUNCTION rated', 'INSERT INTO items VALUES (1, 10)';
 	}
@@ -648,7 +648,6 @@ change 'DDL in concurrent transactions' => sub {
 	  'CREATE TYPE colour AS ENUM (\'red\')', 'DROP TYPE colour';
 	$open->do('UPDATE items SET score = 1001 WHERE id = 2');
 	$open->commit;
-	saw s => 'leave 19 at 2, leave 18 at 2, move 20 from 1 to 1' if 0;
 	right qw(s all);
 
 	# both hold transactions open that the other does not wait for

@@ -156,6 +156,7 @@ sub key_scenario
 {
 	my ($type, @values) = @_;
 	my $plain = $type eq 'feeling' ? 'mood' : $type =~ s/ COLLATE.*//r;
+	my $v = $plain eq $type ? 'v' : "v::$plain";
 	my @literals = map { "${_}::$plain" } literals(@values);
 
 	scenario $type, 'as the key' => sub {
@@ -179,14 +180,15 @@ sub key_scenario
 		for my $literal (@literals)
 		{
 			# equal, perhaps written otherwise
-			run "UPDATE t SET v = $literal, w = w + 1 WHERE v = $literal",
-			  "UPDATE k SET v = $literal WHERE v = $literal AND w = 1";
+			run "UPDATE t SET v = $literal, w = w + 1 WHERE $v = $literal",
+			  "UPDATE k SET v = $literal WHERE $v = $literal AND w = 1";
 			equals_query @names;
 		}
-		run "DELETE FROM t WHERE v = $literals[0]",
-		  "DELETE FROM k WHERE v = $literals[0]";
+		run "DELETE FROM t WHERE $v = $literals[0]",
+		  "DELETE FROM k WHERE $v = $literals[0]";
 		equals_query @names;
-		run 'UPDATE t SET w = 0 WHERE v = (SELECT v FROM t ORDER BY v LIMIT 1)',
+		run 'UPDATE t SET w = 0 WHERE ctid =
+			(SELECT ctid FROM t ORDER BY v LIMIT 1)',
 		  'DELETE FROM k WHERE ctid IN
 			(SELECT ctid FROM k ORDER BY v LIMIT 2)';
 		equals_query @names;
@@ -284,7 +286,9 @@ scenario 'enum', 'labels are added and renamed' => sub {
 	run q{UPDATE t SET m = '0' WHERE id = 5};
 	equals_query @names;
 	run q{ALTER TYPE e RENAME VALUE 'a' TO 'zz'};
-	equals_query @names;
+	equals_query qw(s d k);
+	wait_for_state w => 'error';    # it names a label that is no more
+	@names = qw(s d k);
 	run q{UPDATE t SET m = 'zz' WHERE id = 5};
 	equals_query @names;
 	run 'DELETE FROM t WHERE id < 6';

@@ -12,7 +12,8 @@ and dies when a payload breaks a rule of the interface:
 
 =item * a payload is a batch, or a part of one, in the order of the parts;
 
-=item * batches are numbered without gaps, and their LSNs grow;
+=item * batches are numbered without gaps, except that a reset may leave one,
+and their LSNs grow;
 
 =item * positions are in range, and the row there has the key of the delta;
 
@@ -92,8 +93,24 @@ sub receive
 	  if length $payload > MAX_PAYLOAD;
 	my $json = $self->_assemble($payload);
 	return unless defined $json;
+	return $self->receive_batch($json);
+}
 
+# Take a whole batch, as topn_poll and the output plugin give it.  The first
+# one is a reset, or start() came before.
+sub receive_batch
+{
+	my ($self, $json) = @_;
 	my $batch = $self->_read_batch($json);
+
+	if (!defined $self->{list})
+	{
+		my $delta = $batch->{deltas}[0];
+
+		$self->_fail('does not begin with a reset') if $delta->{op} ne 'reset';
+		$self->start($batch->{seq}, $batch->{lsn}, $delta->{rows});
+		return $batch;
+	}
 	return if $batch->{seq} <= $self->{start_seq};
 	$self->_accept($batch);
 	return $batch;
@@ -249,7 +266,8 @@ sub _accept
 
 	$self->{current} = $batch;
 	$self->_fail("batch $batch->{seq} after batch $self->{seq}")
-	  if $batch->{seq} != $self->{seq} + 1;
+	  if $batch->{seq} != $self->{seq} + 1
+	  && !($reset && $batch->{seq} > $self->{seq});
 	my $order = lsn_cmp($batch->{lsn}, $self->{lsn});
 	$self->_fail("lsn $batch->{lsn} after $self->{lsn}")
 	  if $order < 0 || ($order == 0 && !$reset);

@@ -723,6 +723,8 @@ sub query
 		where => $where,
 		order => join(', ', @order),
 		limit => $random->pick(1 .. 5, 8, 13, 20),
+		offset => $random->chance(25) ? $random->pick(1 .. 4, 10) : 0,
+		ties => @order && $random->chance(15),
 		args => \@args,
 		key => $self->key_columns,
 		key_json => $self->key_json($alias));

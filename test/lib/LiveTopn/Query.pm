@@ -12,23 +12,25 @@ use warnings;
 
 use LiveTopn::Json qw(json_object json_string);
 
-# Arguments: table; alias; select; where and order, perhaps empty; limit; args,
+# Arguments: table; alias; select; where and order, perhaps empty; limit;
+# offset, perhaps 0; ties, if rows equal to the last one belong to it; args,
 # a list of [value, type]; key, the names of the key columns in index order or
 # undef for the whole row; key_json, SQL for the key of a row.
 sub new
 {
 	my ($class, %args) = @_;
-	return bless {%args}, $class;
+	return bless { offset => 0, %args }, $class;
 }
 
-sub limit   { return $_[0]{limit}; }
+# No result is larger.
+sub limit   { return $_[0]{ties} ? 1_000_000 : $_[0]{limit}; }
 sub keyless { return !$_[0]{key}; }
 
 # What to subscribe to.
 sub text
 {
 	my ($self) = @_;
-	return $self->_text($self->{table}, '', '');
+	return $self->_text($self->{table}, '', '', $self->_count);
 }
 
 # Values of $1 ... $n, undef if there are none.
@@ -47,8 +49,18 @@ sub truth
 	my $alias = $self->{alias};
 	my @tie =
 	  $self->{key} ? map { "$alias.$_" } @{ $self->{key} } : "$alias USING *<";
+	my $count = $self->{limit};
+
+	# the identity would part equal rows
+	$count = '(SELECT count(*) FROM ('
+	  . $self->_text($table // $self->{table}, '', '', $self->_count)
+	  . ') equal)'
+	  if $self->{ties};
+
 	my $text = $self->_text($table // $self->{table},
-		", $self->{key_json} AS __key", join(', ', @tie));
+		", $self->{key_json} AS __key",
+		join(', ', @tie),
+		"LIMIT $count OFFSET $self->{offset}");
 
 	$text =~ s/\$(\d+)/$self->_constant($1)/eg;
 	return "SELECT row_to_json(q)::text FROM ($text) q";
@@ -66,7 +78,7 @@ sub entry
 
 sub _text
 {
-	my ($self, $table, $more, $tie) = @_;
+	my ($self, $table, $more, $tie, $count) = @_;
 	my $order = join ', ', grep { length } $self->{order}, $tie;
 
 	return
@@ -74,7 +86,17 @@ sub _text
 	  . ($self->{alias} ne $table ? " AS $self->{alias}" : '')
 	  . (defined $self->{where} ? " WHERE $self->{where}" : '')
 	  . (length $order ? " ORDER BY $order" : '')
-	  . " LIMIT $self->{limit}";
+	  . " $count";
+}
+
+sub _count
+{
+	my ($self) = @_;
+
+	return "OFFSET $self->{offset} FETCH FIRST $self->{limit} ROWS WITH TIES"
+	  if $self->{ties};
+	return "LIMIT $self->{limit}"
+	  . ($self->{offset} ? " OFFSET $self->{offset}" : '');
 }
 
 sub _constant
