@@ -34,6 +34,7 @@ OBJS = \
 	src/apply.o \
 	src/decoder.o \
 	src/deliver.o \
+	src/message.o \
 	src/history.o \
 	src/output_plugin.o \
 	src/checkpoint.o \
@@ -42,6 +43,9 @@ OBJS = \
 EXTENSION = live_topn
 DATA = sql/live_topn--1.0.sql
 PGFILEDESC = "live_topn - exact live results of sorted, limited queries"
+
+EXTRA_CLEAN = examples/demo/demo bench/latency \
+	bench/null_plugin/null_plugin.o bench/null_plugin/null_plugin.so
 
 PG_CONFIG ?= pg_config
 export PG_CONFIG

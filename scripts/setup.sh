@@ -95,7 +95,7 @@ esac
 
 if command -v dpkg-query >/dev/null; then
 	install_packages gcc libc6-dev make $postgres libpq-dev libjansson-dev \
-		perl libipc-run-perl libdbd-pg-perl
+		perl libipc-run-perl libdbd-pg-perl python3-psycopg2
 fi
 
 if ! version=$("$PG_CONFIG" --version 2>/dev/null); then

@@ -14,7 +14,7 @@
 #include "apply.h"
 #include "catalog/partition.h"
 #include "lib/stringinfo.h"
-#include "libpq/pqformat.h"
+#include "message.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
@@ -23,7 +23,6 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
-#include "worker.h"
 
 /* In a large commit, look so often whether we should end. */
 #define CHANGES_PER_LOOK	100000
@@ -39,6 +38,11 @@ typedef struct Watch
 	Table	   *table;			/* NULL until a change is to be applied */
 	uint64		generation;		/* of feeds */
 	List	   *feeds;
+
+	/* of a partitioned table, see partitions_changed */
+	List	   *partitions;		/* as of that commit */
+	uint64		looked_at;		/* commit; 0: never */
+	bool		changed;		/* by that commit */
 } Watch;
 
 /* A change of the table of subscriptions; without rows, a truncation. */
@@ -210,10 +214,9 @@ find_feeds(Watch *watch)
 }
 
 static Watch *
-find_watch(Relation relation)
+get_watch(Oid relid)
 {
 	static Watch *last;
-	Oid			relid = RelationGetRelid(relation);
 	Watch	   *watch = last;
 	bool		found = true;
 
@@ -223,6 +226,14 @@ find_watch(Relation relation)
 		memset(watch, 0, sizeof(Watch));
 	watch->relid = relid;
 	last = watch;
+	return watch;
+}
+
+static Watch *
+find_watch(Relation relation)
+{
+	Oid			relid = RelationGetRelid(relation);
+	Watch	   *watch = get_watch(relid);
 
 	if (!watch->valid)
 	{
@@ -392,32 +403,28 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 static void
 note_message(const char *prefix, const char *data, Size size)
 {
-	StringInfoData message;
 	MemoryContext caller;
-	char		kind;
+	const char *at;
+	int64		number;
 
-	if (strcmp(prefix, MESSAGE_PREFIX) != 0 || size == 0)
+	if (strcmp(prefix, MESSAGE_PREFIX) != 0 || size == 0 ||
+		(data[0] != MESSAGE_RESYNC && data[0] != MESSAGE_PUBLISHED))
 		return;
-	message.data = unconstify(char *, data);
-	message.len = message.maxlen = size;
-	message.cursor = 0;
-	kind = pq_getmsgbyte(&message);
 
 	caller = MemoryContextSwitchTo(commit_context);
-	while (message.len - message.cursor >= sizeof(int64))
+	at = pnstrdup(data + 1, size - 1);
+	if (data[0] == MESSAGE_PUBLISHED && !message_is_genuine(&at))
+		at = "";
+	while (message_number(&at, &number))
 	{
 		int64	   *numbers = palloc0(3 * sizeof(int64));
 
-		numbers[0] = pq_getmsgint64(&message);
-		if (kind == MESSAGE_RESYNC)
+		numbers[0] = number;
+		if (data[0] == MESSAGE_RESYNC)
 			commit_resyncs = lappend(commit_resyncs, numbers);
-		else if (kind == MESSAGE_PUBLISHED &&
-				 message.len - message.cursor >= 2 * sizeof(int64))
-		{
-			numbers[1] = pq_getmsgint64(&message);
-			numbers[2] = pq_getmsgint64(&message);
+		else if (message_number(&at, &numbers[1]) &&
+				 message_number(&at, &numbers[2]))
 			commit_published = lappend(commit_published, numbers);
-		}
 	}
 	MemoryContextSwitchTo(caller);
 }
@@ -465,6 +472,7 @@ typedef struct Invalidation
 	int			labels;			/* rows of pg_enum inserted, changed, deleted */
 	int			label_names;	/* names there, old and new ones */
 	List	   *relids;
+	List	   *ancestors;		/* what they are or were partitions of */
 	List	   *relations;		/* names, as hash values of RELNAMENSP */
 } Invalidation;
 
@@ -505,9 +513,8 @@ note_invalidation(Invalidation *invalidation,
 	}
 }
 
-/* The table of a query, or a partition of it? */
-static bool
-concerns_table(const Invalidation *invalidation, const TopnQuery *query)
+static void
+find_ancestors(Invalidation *invalidation)
 {
 	ListCell   *lc;
 
@@ -516,11 +523,50 @@ concerns_table(const Invalidation *invalidation, const TopnQuery *query)
 		Oid			relid = lfirst_oid(lc);
 		Watch	   *watch = hash_search(watches, &relid, HASH_FIND, NULL);
 
-		if (relid == query->relid ||
-			(watch && list_member_oid(watch->relids, query->relid)))
-			return true;
+		invalidation->ancestors =
+			list_concat_unique_oid(invalidation->ancestors,
+								   get_partition_ancestors(relid));
+		if (watch)
+			invalidation->ancestors =
+				list_concat_unique_oid(invalidation->ancestors,
+									   watch->relids);
 	}
-	return false;
+}
+
+/* The table of a query, or a partition of it? */
+static bool
+concerns_table(const Invalidation *invalidation, const TopnQuery *query)
+{
+	return invalidation->tables ||
+		list_member_oid(invalidation->relids, query->relid) ||
+		list_member_oid(invalidation->ancestors, query->relid);
+}
+
+/*
+ * Have other tables become partitions of a partitioned table, or is it not
+ * known?  That brings and takes rows without a change of any.
+ */
+static bool
+partitions_changed(Oid relid)
+{
+	Watch	   *watch = get_watch(relid);
+	List	   *now;
+
+	if (watch->looked_at == position.commit.no)
+		return watch->changed;
+
+	now = table_partitions(relid);
+	watch->changed = watch->looked_at == 0 || !equal(now, watch->partitions);
+	watch->looked_at = position.commit.no;
+	if (watch->changed)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(apply_context);
+
+		list_free(watch->partitions);
+		watch->partitions = list_copy(now);
+		MemoryContextSwitchTo(caller);
+	}
+	return watch->changed;
 }
 
 /* Anything else that it depends on? */
@@ -566,7 +612,7 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 
 	for (int i = 0; i < n; i++)
 		note_invalidation(&invalidation, &messages[i]);
-	MemoryContextSwitchTo(caller);
+	find_ancestors(&invalidation);
 	if (list_member_oid(invalidation.relids, catalog_table))
 		catalog_invalidated = true;
 
@@ -574,13 +620,13 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 	while ((feed = feed_scan_next(&status)) != NULL)
 	{
 		bool		table = feed->query &&
-			(invalidation.tables ||
-			 concerns_table(&invalidation, feed->query));
+			concerns_table(&invalidation, feed->query);
 
 		if (table || invalidation.names ||
 			(feed->query && concerns_query(&invalidation, feed->query)) ||
 			(feed->error && concerns_error(&invalidation)))
-			feed_recheck(feed, table);
+			feed_recheck(feed, table && feed->partitioned &&
+						 partitions_changed(feed->query->relid));
 
 		/*
 		 * A label was renamed: values that clients know look otherwise now,
@@ -594,6 +640,7 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 				request_resync(feed->id);
 		}
 	}
+	MemoryContextSwitchTo(caller);
 }
 
 static void

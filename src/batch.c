@@ -195,6 +195,8 @@ batch_free(Batch *batch)
 		row_unref(batch->rows[i]);
 	if (batch->rows)
 		pfree(batch->rows);
+	if (batch->error)
+		pfree(batch->error);
 	pfree(batch);
 }
 
@@ -225,6 +227,13 @@ batch_append(StringInfo out, const char *name, const Batch *batch,
 			 BatchFormat *format, const RowFormat *rows)
 {
 	batch_append_head(out, name, batch->seq, &batch->commit, batch->from);
+	if (batch->error)
+	{
+		appendStringInfoString(out, "],\"error\":");
+		escape_json(out, batch->error);
+		appendStringInfoChar(out, '}');
+		return;
+	}
 	if (batch->script)
 	{
 		for (int i = 0; i < batch->script->n; i++)

@@ -35,6 +35,7 @@ typedef struct Batch
 	int64		seq;
 	CommitInfo	commit;			/* xid invalid: not by a transaction */
 	XLogRecPtr	from;			/* first commit covered, if several */
+	char	   *error;			/* the subscription fell into error; no deltas */
 	DeltaScript *script;		/* NULL: reset */
 	int			nrows;			/* of the reset */
 	Row		  **rows;

@@ -27,16 +27,18 @@
 #include "access/htup_details.h"
 #include "access/xlog.h"
 #include "apply.h"
+#include "catalog/pg_collation.h"
 #include "checkpoint.h"
 #include "common/file_perm.h"
+#include "common/hashfn.h"
 #include "deliver.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "port/pg_crc32c.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
+#include "utils/pg_locale.h"
 
-#define CHECKPOINT_DIRECTORY	"live_topn"
 #define CHECKPOINT_MAGIC		0x6c74706e
 #define CHECKPOINT_VERSION		1
 #define HEADER_SIZE				512
@@ -51,6 +53,7 @@ typedef struct CheckpointHeader
 	XLogRecPtr	restart;
 	int64		nfeeds;
 	Oid			dboid;
+	uint32		collations;		/* what collation_versions was */
 	pg_crc32c	crc;			/* of the fields above */
 } CheckpointHeader;
 
@@ -68,8 +71,29 @@ checkpoint_path(char *path, Oid dboid)
 	snprintf(path, MAXPGPATH, CHECKPOINT_DIRECTORY "/%u", dboid);
 }
 
+/*
+ * A hash of the versions of the libraries that compare text.  With others, the
+ * rows of a window may have to be in another order.
+ */
+static uint32
+collation_versions(void)
+{
+	static const char providers[] = {COLLPROVIDER_LIBC, COLLPROVIDER_ICU};
+	uint32		hash = 0;
+
+	for (int i = 0; i < lengthof(providers); i++)
+	{
+		char	   *version = get_collation_actual_version(providers[i], "en");
+
+		if (version)
+			hash = hash_combine(hash, string_hash(version, strlen(version) + 1));
+	}
+	return hash;
+}
+
 static void
-fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nfeeds)
+fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nfeeds,
+			uint32 collations)
 {
 	memset(header, 0, sizeof(CheckpointHeader));
 	header->magic = CHECKPOINT_MAGIC;
@@ -78,6 +102,7 @@ fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nfeeds)
 	header->restart = restart;
 	header->nfeeds = nfeeds;
 	header->dboid = MyDatabaseId;
+	header->collations = collations;
 	INIT_CRC32C(header->crc);
 	COMP_CRC32C(header->crc, header, offsetof(CheckpointHeader, crc));
 	FIN_CRC32C(header->crc);
@@ -88,7 +113,8 @@ header_is_valid(const CheckpointHeader *header)
 {
 	CheckpointHeader expected;
 
-	fill_header(&expected, header->restart, header->nfeeds);
+	fill_header(&expected, header->restart, header->nfeeds,
+				header->collations);
 	return memcmp(header, &expected, sizeof(CheckpointHeader)) == 0;
 }
 
@@ -176,7 +202,8 @@ put_all(CheckpointFile *file, XLogRecPtr restart)
 	HASH_SEQ_STATUS status;
 	Feed	   *feed;
 
-	fill_header((CheckpointHeader *) sector, restart, count_feeds());
+	fill_header((CheckpointHeader *) sector, restart, count_feeds(),
+				collation_versions());
 	put(file, sector, HEADER_SIZE);
 	INIT_CRC32C(file->crc);
 	feed_scan(&status);
@@ -230,7 +257,7 @@ move_header(int fd, XLogRecPtr restart)
 	errno = 0;
 	if (pg_pread(fd, sector, HEADER_SIZE, 0) != HEADER_SIZE)
 		return false;
-	fill_header(header, restart, header->nfeeds);
+	fill_header(header, restart, header->nfeeds, header->collations);
 	return pg_pwrite(fd, sector, HEADER_SIZE, 0) == HEADER_SIZE &&
 		pg_fsync(fd) == 0;
 }
@@ -376,6 +403,7 @@ checkpoint_load(XLogRecPtr confirmed, List **feeds)
 	char		path[MAXPGPATH];
 	CheckpointFile file = {0};
 	CheckpointHeader header = {0};
+	CheckpointState state = CHECKPOINT_GOOD;
 	ListCell   *lc;
 	bool		intact;
 
@@ -402,11 +430,13 @@ checkpoint_load(XLogRecPtr confirmed, List **feeds)
 		return CHECKPOINT_USELESS;
 	}
 
-	if (confirmed <= header.restart)
-		return CHECKPOINT_GOOD;
-	foreach(lc, *feeds)
-		((SavedFeed *) lfirst(lc))->query_text = NULL;
-	return CHECKPOINT_USELESS;
+	if (confirmed > header.restart)
+		state = CHECKPOINT_USELESS;
+	if (state == CHECKPOINT_USELESS ||
+		header.collations != collation_versions())
+		foreach(lc, *feeds)
+			((SavedFeed *) lfirst(lc))->query_text = NULL;
+	return state;
 }
 
 void

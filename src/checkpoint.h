@@ -10,6 +10,9 @@
 #include "nodes/pg_list.h"
 #include "window.h"
 
+/* In the data directory. */
+#define CHECKPOINT_DIRECTORY	"live_topn"
+
 extern int	checkpoint_interval_s;	/* live_topn.checkpoint_interval */
 
 /* A subscription as it was saved. */

@@ -148,7 +148,7 @@ drop_invalidated_slot(const char *slot_name)
 bool
 decoder_open(const char *slot_name, const DecoderOps *ops)
 {
-	bool		exists = decoder_slot_exists(slot_name);
+	bool		exists;
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "live_topn decoder",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -162,10 +162,14 @@ decoder_open(const char *slot_name, const DecoderOps *ops)
 	StartTransactionCommand();
 	MemoryContextSwitchTo(context);
 	drop_invalidated_slot(slot_name);
+	exists = decoder_slot_exists(slot_name);
 	if (exists)
 		replication_slot_acquire(slot_name);
 	else
 		create_slot(slot_name);
+
+	/* finding a place to start from uses subtransactions */
+	MemoryContextSwitchTo(context);
 	decoding = CreateDecodingContext(InvalidXLogRecPtr, NIL, false,
 									 XL_ROUTINE(.page_read = read_local_xlog_page_no_wait,
 												.segment_open = wal_segment_open,

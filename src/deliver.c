@@ -10,19 +10,20 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "commands/async.h"
 #include "compat.h"
 #include "deliver.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
+#include "message.h"
 #include "miscadmin.h"
 #include "replication/message.h"
 #include "utils/guc.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "worker.h"
 
 /* commands/async.c: a payload must be shorter */
 #define NOTIFY_LIMIT	(BLCKSZ - NAMEDATALEN - 128)
@@ -38,6 +39,8 @@ typedef struct Delivery
 static MemoryContext context;
 static MemoryContext json_context;	/* batches while they are published */
 static List *queue;				/* of Delivery */
+static bool streamed;			/* batches went into WAL ... */
+static XLogRecPtr unflushed;	/* ... and up to here wait to be flushed */
 
 void
 deliver_startup(MemoryContext parent)
@@ -176,14 +179,14 @@ log_batch(const Feed *feed, const Batch *batch, StringInfo json)
 	StringInfoData message;
 
 	initStringInfo(&message);
-	pq_sendbyte(&message, MESSAGE_BATCH);
-	pq_sendint32(&message, feed->row->owner);
-	pq_sendint64(&message, feed->id);
-	pq_sendint64(&message, batch->seq);
-	pq_sendbytes(&message, feed->row->name, strlen(feed->row->name) + 1);
-	pq_sendbytes(&message, json->data, json->len);
+	appendStringInfo(&message, "%c " INT64_FORMAT " %u " INT64_FORMAT " "
+					 INT64_FORMAT " %d %s",
+					 MESSAGE_BATCH, message_secret(), feed->row->owner, feed->id, batch->seq,
+					 (int) strlen(feed->row->name), feed->row->name);
+	appendBinaryStringInfo(&message, json->data, json->len);
 	log_logical_message(MESSAGE_PREFIX, message.data, message.len);
 	pfree(message.data);
+	streamed = true;
 }
 
 /*
@@ -237,15 +240,17 @@ log_published(void)
 	ListCell   *lc;
 
 	initStringInfo(&message);
-	pq_sendbyte(&message, MESSAGE_PUBLISHED);
+	appendStringInfo(&message, "%c " INT64_FORMAT, MESSAGE_PUBLISHED,
+					 message_secret());
 	foreach(lc, queue)
 	{
 		Delivery   *delivery = lfirst(lc);
+		Batch	   *batch = delivery->batch;
 
-		pq_sendint64(&message, delivery->feed->id);
-		pq_sendint64(&message, delivery->batch ? delivery->batch->seq : 0);
-		pq_sendint64(&message,
-					 delivery->batch ? delivery->batch->commit.lsn : 0);
+		appendStringInfo(&message,
+						 " " INT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
+						 delivery->feed->id, batch ? batch->seq : 0,
+						 batch && !batch->error ? batch->commit.lsn : 0);
 	}
 	log_logical_message(MESSAGE_PREFIX, message.data, message.len);
 	pfree(message.data);
@@ -304,6 +309,7 @@ deliver_publish(void)
 		return true;
 
 	MemoryContextReset(json_context);
+	streamed = false;
 	PG_TRY();
 	{
 		StartTransactionCommand();
@@ -335,8 +341,8 @@ deliver_publish(void)
 		RESUME_INTERRUPTS();
 		if (printing)
 		{
-			feed_fail(printing, error->message);
 			discard_failed(printing);
+			feed_fail(printing, error->message);
 		}
 		FreeErrorData(error);
 	}
@@ -345,6 +351,8 @@ deliver_publish(void)
 
 	if (published)
 	{
+		if (streamed)
+			unflushed = XactLastCommitEnd;
 		foreach(lc, queue)
 		{
 			Delivery   *delivery = lfirst(lc);
@@ -359,4 +367,12 @@ deliver_publish(void)
 		MemoryContextReset(json_context);
 	}
 	return published;
+}
+
+void
+deliver_flush(void)
+{
+	if (!XLogRecPtrIsInvalid(unflushed))
+		XLogFlush(unflushed);
+	unflushed = InvalidXLogRecPtr;
 }

@@ -35,4 +35,10 @@ extern int	deliver_pending(void);
  */
 extern bool deliver_publish(void);
 
+/*
+ * Flush batches that wait in WAL: consumers get what is on disk.  To be called
+ * when there is time to, since others flush WAL as well.
+ */
+extern void deliver_flush(void);
+
 #endif							/* LIVE_TOPN_DELIVER_H */

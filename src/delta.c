@@ -229,7 +229,7 @@ collect_touched(Differ *differ)
 	}
 	for (int i = 0; i < window->nadded; i++)
 	{
-		if (!paired[i])
+		if (!paired[i] && !window->added[i]->appended)
 		{
 			Touched    *touched = &differ->touched[differ->ntouched++];
 

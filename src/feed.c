@@ -385,14 +385,17 @@ cover(Feed *feed, const CommitInfo *commit)
 	feed->commit = *commit;
 }
 
-/* A result that no commit made: of now. */
+/* A result that no commit made: the one at the cursor. */
 static void
 cover_now(Feed *feed)
 {
 	feed->covered = 0;
-	feed->commit = position->commit;
+	if (!feed->behind)
+	{
+		feed->commit = position->commit;
+		feed->commit.lsn = position->lsn;
+	}
 	feed->commit.xid = InvalidTransactionId;
-	feed->commit.lsn = position->lsn;
 	feed->commit.time = GetCurrentTimestamp();
 }
 
@@ -461,7 +464,11 @@ publish(Feed *feed)
 	if (feed->commit.lsn <= feed->published_lsn)
 		feed->seq = feed->published;	/* clients have this result */
 	else if (feed->covered > 1 && feed->from <= feed->published_lsn)
-		feed->reset = true;		/* we cannot tell which one they have */
+	{
+		/* we cannot tell which one they have */
+		feed->reset = true;
+		feed->from = InvalidXLogRecPtr;
+	}
 
 	if (feed->commit.lsn <= feed->published_lsn)
 		batch = NULL;
@@ -646,6 +653,11 @@ fall_behind(Feed *feed)
 	{
 		feed->behind = true;
 		feed->cursor = position->commit.no;
+		if (feed->covered == 0)
+		{
+			feed->commit = position->commit;
+			feed->commit.lsn = position->lsn;
+		}
 	}
 	activate(feed);
 }
@@ -702,7 +714,7 @@ feed_resync(Feed *feed)
 }
 
 void
-feed_recheck(Feed *feed, bool table)
+feed_recheck(Feed *feed, bool reload)
 {
 	feed->recheck = true;
 	if (TransactionIdIsInProgress(position->commit.xid))
@@ -722,10 +734,9 @@ feed_recheck(Feed *feed, bool table)
 	if (!feed->loaded)
 		return;
 
-	/* attaching or detaching a partition shows no changes of rows */
-	if (table && feed->partitioned && feed->behind)
+	if (reload && feed->behind)
 		add_event(feed, true);
-	else if (table && feed->partitioned)
+	else if (reload)
 		feed->lost = true;
 
 	if (!feed->touched && feed->lost)
@@ -766,6 +777,59 @@ next_commit(const Feed *feed)
 }
 
 /*
+ * At the cursor: is there a result, and is it news?
+ */
+static void
+recovered(Feed *feed)
+{
+	if (feed->error)
+	{
+		pfree(feed->error);
+		feed->error = NULL;
+		ereport(LOG,
+				(errmsg("live_topn subscription \"%s\" is out of error",
+						feed->row->name)));
+	}
+	feed->failures = 0;
+}
+
+static void
+settle(Feed *feed)
+{
+	if (feed->window->end == WINDOW_NOTHING)
+		return;
+
+	/* from now on no change may be left out, nor be met while decoding */
+	if (!feed->query->inert || is_short(feed))
+		fall_behind(feed);
+	if (is_short(feed))
+		return;
+
+	if (!feed->loaded)
+	{
+		feed->loaded = true;
+		recovered(feed);
+		if (feed->reset)
+		{
+			cover_now(feed);
+			publish(feed);
+		}
+		else
+		{
+			settle_window(feed);
+			deliver_announce(feed);
+		}
+		feed->announced = true;
+		dirty = true;
+	}
+	else if (feed->covered > 0)
+		publish_if_due(feed);
+	else
+		settle_window(feed);
+	balance(feed);
+}
+
+/*
  * Go on to the next commit or event of the log; false if there is none.  The
  * window may be short already: what it holds stays right, and results are
  * published where they are known.
@@ -785,12 +849,14 @@ step(Feed *feed)
 		return false;
 
 	info = commit ? &commit->info : &event->commit;
-	if (commit && feed->loaded)
+	if (commit)
 		commit_log_scan(log, commit, feed->query->relid, false, apply_logged,
 						feed);
 	feed->cursor = info->no;
 	if (feed->loaded)
 		cover(feed, info);
+	else
+		feed->commit = *info;
 	if (event)
 	{
 		if (event->reload)
@@ -804,11 +870,7 @@ step(Feed *feed)
 	if (feed->lost)
 		lose_rows(feed);
 	feed->held = false;
-	if (feed->loaded && !is_short(feed))
-	{
-		publish_if_due(feed);
-		balance(feed);
-	}
+	settle(feed);
 	return true;
 }
 
@@ -859,6 +921,25 @@ retry_later(Feed *feed)
 }
 
 /*
+ * Tell clients that their list is no longer kept.  It is what it was, so
+ * last_lsn stays.
+ */
+static void
+publish_error(Feed *feed)
+{
+	MemoryContext caller = MemoryContextSwitchTo(deliver_context());
+	Batch	   *batch = palloc0(sizeof(Batch));
+
+	batch->seq = ++feed->seq;
+	batch->commit.lsn = position->lsn;
+	batch->commit.time = GetCurrentTimestamp();
+	batch->error = pstrdup(feed->error);
+	feed->batches++;
+	deliver_enqueue(feed, batch);
+	MemoryContextSwitchTo(caller);
+}
+
+/*
  * The subscription cannot go on as things are.  It is tried again, and starts
  * from the table then.
  */
@@ -873,6 +954,8 @@ feed_fail(Feed *feed, const char *message)
 		ereport(LOG,
 				(errmsg("live_topn subscription \"%s\" is in error: %s",
 						feed->row->name, message)));
+		if (feed->announced && !feed->replaying)
+			publish_error(feed);
 	}
 	dirty = true;
 	feed->held = false;
@@ -888,20 +971,6 @@ feed_fail(Feed *feed, const char *message)
 	feed->reset = feed->announced;
 	feed->covered = 0;
 	retry_later(feed);
-}
-
-static void
-recovered(Feed *feed)
-{
-	if (feed->error)
-	{
-		pfree(feed->error);
-		feed->error = NULL;
-		ereport(LOG,
-				(errmsg("live_topn subscription \"%s\" is out of error",
-						feed->row->name)));
-	}
-	feed->failures = 0;
 }
 
 /* The rows of the answer as they were read. */
@@ -998,39 +1067,6 @@ merge(Feed *feed)
 	drop_refill(feed);
 }
 
-/* After rows came: is there a result, and is it news? */
-static void
-settle(Feed *feed)
-{
-	if (feed->window->end == WINDOW_NOTHING || is_short(feed))
-		return;
-
-	if (!feed->loaded)
-	{
-		feed->loaded = true;
-		if (feed->reset)
-		{
-			cover_now(feed);
-			publish(feed);
-		}
-		else
-		{
-			settle_window(feed);
-			deliver_announce(feed);
-		}
-		feed->announced = true;
-		dirty = true;
-	}
-	else if (feed->covered > 0)
-		publish_if_due(feed);
-	else
-		settle_window(feed);
-
-	if (!feed->query->inert)
-		fall_behind(feed);
-	balance(feed);
-}
-
 static void
 take_dependencies(Feed *feed, const char *text)
 {
@@ -1069,7 +1105,8 @@ take_check(Feed *feed)
 		if (!feed->recheck)
 			settle(feed);		/* what was held back meanwhile */
 	}
-	recovered(feed);
+	if (feed->loaded)
+		feed->failures = 0;
 }
 
 static void
@@ -1104,7 +1141,6 @@ take_answer(Feed *feed)
 	else
 	{
 		feed->refill_time += feed->answer->elapsed;
-		feed->failures = 0;
 		merge(feed);
 		settle(feed);
 	}
@@ -1403,8 +1439,8 @@ feed_was_published(Feed *feed, int64 seq, XLogRecPtr lsn)
 	if (seq <= feed->published)
 		return;
 	feed->published = seq;
-	feed->published_lsn = lsn;
-	feed->seq = deliver_forget(feed, seq, lsn);
+	feed->published_lsn = Max(feed->published_lsn, lsn);
+	feed->seq = deliver_forget(feed, seq, feed->published_lsn);
 }
 
 void

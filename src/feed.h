@@ -181,10 +181,10 @@ extern void feed_resync(Feed *feed);
 
 /*
  * A commit that may have changed what the query means, before feed_commit.
- * Nothing is published until that is known.  table says that the table itself
- * was concerned.
+ * Nothing is published until that is known.  With reload, it may have changed
+ * rows, too, without showing them.
  */
-extern void feed_recheck(Feed *feed, bool table);
+extern void feed_recheck(Feed *feed, bool reload);
 
 /* ---- between ---- */
 

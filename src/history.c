@@ -98,13 +98,12 @@ bool
 history_append_after(const History *history, int64 seq, int64 last,
 					 StringInfo out)
 {
-	int64		missing = last - seq;
 	dlist_iter	iter;
 
-	if (seq > last || missing > history->n)
+	if (seq > last || seq < last - history->n)
 		return false;
 
-	pq_sendint32(out, missing);
+	pq_sendint32(out, last - seq);
 	dlist_foreach(iter, unconstify(dlist_head *, &history->batches))
 	{
 		Kept	   *kept = dlist_container(Kept, feed_node, iter.cur);

@@ -16,6 +16,7 @@
 #include "history.h"
 #include "hooks.h"
 #include "launcher.h"
+#include "message.h"
 #include "miscadmin.h"
 #include "query_functions.h"
 #include "reconcile.h"
@@ -48,6 +49,7 @@ live_topn_shmem_request(void)
 		prev_shmem_request_hook();
 	launcher_shmem_request();
 	request_shmem_request();
+	message_shmem_request();
 }
 
 static void
@@ -57,6 +59,7 @@ live_topn_shmem_startup(void)
 		prev_shmem_startup_hook();
 	launcher_shmem_startup();
 	request_shmem_startup();
+	message_shmem_startup();
 }
 
 static void

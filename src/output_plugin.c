@@ -24,6 +24,7 @@
 #include "commands/defrem.h"
 #include "compat.h"
 #include "libpq/pqformat.h"
+#include "message.h"
 #include "miscadmin.h"
 #include "output_plugin.h"
 #include "read.h"
@@ -37,7 +38,6 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/varlena.h"
-#include "worker.h"
 
 /* Tell the walsender so often that we are alive. */
 #define CHANGES_PER_PROGRESS	100
@@ -77,7 +77,18 @@ open_name(const char *name, bool snapshot, MemoryContext context)
 	return streamed;
 }
 
-/* The same for all names, in a transaction. */
+static bool
+is_open(Stream *stream, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, stream->names)
+		if (strcmp(((StreamedName *) lfirst(lc))->name, name) == 0)
+			return true;
+	return false;
+}
+
+/* Open all names of a list, in a transaction. */
 static void
 open_names(Stream *stream, const char *names, bool snapshot,
 		   MemoryContext context)
@@ -96,8 +107,11 @@ open_names(Stream *stream, const char *names, bool snapshot,
 				 errmsg("invalid list of subscriptions: \"%s\"", names)));
 	foreach(lc, list)
 	{
-		StreamedName *streamed = open_name(lfirst(lc), snapshot, context);
+		StreamedName *streamed;
 
+		if (is_open(stream, lfirst(lc)))
+			continue;
+		streamed = open_name(lfirst(lc), snapshot, context);
 		MemoryContextSwitchTo(context);
 		stream->names = lappend(stream->names, streamed);
 		MemoryContextSwitchTo(caller);
@@ -207,27 +221,33 @@ write_kept_line(LogicalDecodingContext *ctx, Stream *stream,
  */
 static void
 take_batch(LogicalDecodingContext *ctx, Stream *stream, ReorderBufferTXN *txn,
-		   StringInfo message)
+		   const char *at)
 {
-	Oid			owner = pq_getmsgint(message, 4);
-	int64		id = pq_getmsgint64(message);
-	int64		seq = pq_getmsgint64(message);
-	const char *name = pq_getmsgrawstring(message);
+	int64		owner,
+				id,
+				seq,
+				name_length;
 	ListCell   *lc;
+
+	if (!message_is_genuine(&at) || !message_number(&at, &owner) || !message_number(&at, &id) ||
+		!message_number(&at, &seq) || !message_number(&at, &name_length) ||
+		name_length < 0 || strlen(at) < 1 + name_length)
+		return;
+	at++;
 
 	foreach(lc, stream->names)
 	{
 		StreamedName *streamed = lfirst(lc);
 
-		if (strcmp(streamed->name, name) != 0 ||
+		if (strlen(streamed->name) != name_length ||
+			memcmp(streamed->name, at, name_length) != 0 ||
 			(id == streamed->id && seq <= streamed->seq) ||
-			!has_privs_of_role(GetUserId(), owner))
+			!has_privs_of_role(GetUserId(), (Oid) owner))
 			continue;
 		write_kept_line(ctx, stream, txn);
 		if (id == streamed->id)
 			write_snapshot(ctx, streamed);
-		appendBinaryStringInfo(stream->line, message->data + message->cursor,
-							   message->len - message->cursor);
+		appendStringInfoString(stream->line, at + name_length);
 	}
 }
 
@@ -237,7 +257,6 @@ message_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 		   Size size, const char *data)
 {
 	Stream	   *stream = ctx->output_plugin_private;
-	StringInfoData message;
 
 	if (strcmp(prefix, MESSAGE_PREFIX) != 0)
 		return;
@@ -245,16 +264,14 @@ message_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 	{
 		if (stream->snapshots && message_lsn >= stream->marker)
 			write_snapshots(ctx, stream);
-		return;
 	}
-	if (size == 0)
-		return;
+	else if (size > 0 && data[0] == MESSAGE_BATCH)
+	{
+		char	   *copy = pnstrdup(data + 1, size - 1);
 
-	message.data = unconstify(char *, data);
-	message.len = message.maxlen = size;
-	message.cursor = 0;
-	if (pq_getmsgbyte(&message) == MESSAGE_BATCH)
-		take_batch(ctx, stream, txn, &message);
+		take_batch(ctx, stream, txn, copy);
+		pfree(copy);
+	}
 }
 
 static void

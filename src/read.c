@@ -298,7 +298,8 @@ live_topn_poll(PG_FUNCTION_ARGS)
 	subscription = subscription_find(name, &own);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	answer = ask(subscription, own, &args,
-				 request_timeout_ms / 2 + args.wait_ms);
+				 (int) Min((int64) request_timeout_ms + args.wait_ms,
+						   INT_MAX));
 
 	n = pq_getmsgint(answer, 4);
 	if (n < 0)

@@ -163,7 +163,7 @@ undo_keyed(Reconciler *reconciler, const Change *change)
 
 	if (change->new)
 	{
-		new = copy_key(reconciler, change, change->new);
+		new = copy_key(reconciler, change, change_fill_new(change));
 		row = window_find_key(reconciler->read, new, no_nulls);
 		if (row)
 			window_remove(reconciler->read, row);
@@ -231,7 +231,7 @@ resolve_change(const Change *change, void *arg)
 	}
 	if (change->new == NULL)
 		return true;
-	new = copy_key(reconciler, change, change->new);
+	new = copy_key(reconciler, change, change_fill_new(change));
 	if (unknown_lookup(reconciler->unknowns, new))
 	{
 		unknown_delete(reconciler->unknowns, new);

@@ -22,6 +22,7 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "launcher.h"
+#include "message.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "query.h"
@@ -36,7 +37,6 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "worker.h"
 
 PG_FUNCTION_INFO_V1(live_topn_subscribe);
 PG_FUNCTION_INFO_V1(live_topn_unsubscribe);
@@ -51,7 +51,9 @@ static const char *const recorded_settings[] = {
 	"DateStyle",
 	"IntervalStyle",
 	"extra_float_digits",
-	"bytea_output"
+	"bytea_output",
+	"standard_conforming_strings",
+	"transform_null_equals"
 };
 
 /* ---- the table ---- */
@@ -437,13 +439,10 @@ live_topn_resync(PG_FUNCTION_ARGS)
 {
 	char	   *name = text_argument(fcinfo, 0, "name");
 	SubscriptionRow *row = subscription_find(name, NULL);
-	char		message[1 + sizeof(uint64)];
-	uint64		id = pg_hton64(row->id);
+	char	   *message = psprintf("%c " INT64_FORMAT, MESSAGE_RESYNC, row->id);
 
 	setup_check();
-	message[0] = MESSAGE_RESYNC;
-	memcpy(message + 1, &id, sizeof(id));
-	log_logical_message(MESSAGE_PREFIX, message, sizeof(message));
+	log_logical_message(MESSAGE_PREFIX, message, strlen(message));
 	PG_RETURN_VOID();
 }
 

@@ -5,11 +5,16 @@
 #include "postgres.h"
 
 #include "access/detoast.h"
+#include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "nodes/pg_list.h"
 #include "table.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/relcache.h"
 
@@ -83,6 +88,45 @@ table_unref(Table *table)
 			ExecDropSingleTupleTableSlot(table->views[i].slot);
 	ExecDropSingleTupleTableSlot(table->slot);
 	MemoryContextDelete(table->context);
+}
+
+/*
+ * Each partition is an OID followed by the xid of its row.  One that was
+ * detached and attached again in between has another row, and so has one that
+ * is being detached concurrently, which queries leave out already.
+ */
+List *
+table_partitions(Oid relid)
+{
+	List	   *parents = list_make1_oid(relid);
+	List	   *result = NIL;
+	Relation	inherits = table_open(InheritsRelationId, AccessShareLock);
+
+	for (int i = 0; i < list_length(parents); i++)
+	{
+		ScanKeyData key;
+		SysScanDesc scan;
+		HeapTuple	tuple;
+
+		ScanKeyInit(&key, Anum_pg_inherits_inhparent, BTEqualStrategyNumber,
+					F_OIDEQ, ObjectIdGetDatum(list_nth_oid(parents, i)));
+		scan = systable_beginscan(inherits, InheritsParentIndexId, true, NULL,
+								  1, &key);
+		while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			Oid			child = ((Form_pg_inherits) GETSTRUCT(tuple))->inhrelid;
+
+			result = lappend_oid(result, child);
+			result = lappend_oid(result,
+								 HeapTupleHeaderGetRawXmin(tuple->t_data));
+			if (get_rel_relkind(child) == RELKIND_PARTITIONED_TABLE)
+				parents = lappend_oid(parents, child);
+		}
+		systable_endscan(scan);
+	}
+	table_close(inherits, AccessShareLock);
+	list_free(parents);
+	return result;
 }
 
 TableView *

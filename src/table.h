@@ -70,6 +70,12 @@ table_ref(Table *table)
 
 extern void table_unref(Table *table);
 
+/*
+ * What pg_inherits says below a partitioned table, under a historic snapshot:
+ * equal lists if the same tables are its partitions, without a break.
+ */
+extern List *table_partitions(Oid relid);
+
 /* The view in the format of that relation, or NULL. */
 extern TableView *table_view(Table *table, Oid relid);
 

@@ -300,10 +300,9 @@ remember(Window *window, Row ***array, int *n, int *max, Row *row)
 	(*array)[(*n)++] = row;
 }
 
-void
-window_append(Window *window, Row *row)
+static void
+hold(Window *window, Row *row, bool appended)
 {
-	row->fresh = -1;
 	tree_insert(window, row);
 	window->bytes += row_bytes(row);
 	if (window->by_key)
@@ -315,14 +314,21 @@ window_append(Window *window, Row *row)
 			elog(ERROR, "row is already in the window");
 		entry->row = row;
 	}
+	row->appended = appended;
+	row->fresh = window->nadded;
+	remember(window, &window->added, &window->nadded, &window->maxadded, row);
+}
+
+void
+window_append(Window *window, Row *row)
+{
+	hold(window, row, true);
 }
 
 void
 window_add(Window *window, Row *row)
 {
-	window_append(window, row);
-	row->fresh = window->nadded;
-	remember(window, &window->added, &window->nadded, &window->maxadded, row);
+	hold(window, row, false);
 }
 
 void

@@ -21,7 +21,8 @@ struct keymap_hash;
  *
  * Since the last window_settle, before_size rows were held and changes have
  * been applied; removed has the rows that were held then and are not now, and
- * added those that are held now and were not.  A changed row is in both.
+ * added those that are held now and were not.  A changed row is in both.  Rows
+ * that were there already, but beyond the range, are marked as appended.
  */
 typedef struct Window
 {

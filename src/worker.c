@@ -434,6 +434,7 @@ end_replay(void)
 	Feed	   *feed;
 
 	replay_end = InvalidXLogRecPtr;
+	checkpointed_at = GetCurrentTimestamp();
 	feed_scan(&status);
 	while ((feed = feed_scan_next(&status)) != NULL)
 		feed_end_replay(feed);
@@ -517,11 +518,19 @@ confirm(bool now_or_never)
 
 	if (feed_any_dirty())
 	{
-		/* rather when all windows are exact, but not too late */
-		if (!now_or_never &&
-			!TimestampDifferenceExceeds(checkpointed_at, now,
-										feed_all_current() ? interval :
-										10 * interval))
+		/*
+		 * Only windows that are exact at the position can be saved.  For
+		 * others keep what was saved before, but not too much of WAL.
+		 */
+		if (feed_all_current())
+		{
+			if (!now_or_never &&
+				!TimestampDifferenceExceeds(checkpointed_at, now, interval))
+				return;
+		}
+		else if (now_or_never ||
+				 !TimestampDifferenceExceeds(checkpointed_at, now,
+											 10 * interval))
 			return;
 		checkpointed_at = now;
 		saved = checkpoint_save(restart);
@@ -606,6 +615,8 @@ run(const char *slot_name)
 		more |= feed_advance_all();
 		feed_end_leases();
 		publish();
+		if (!more)
+			deliver_flush();
 		poll_refills();
 		answer_requests();
 		apply_trim_log();
@@ -618,6 +629,7 @@ run(const char *slot_name)
 				feed_flush_all();
 			publish();
 			confirm(true);
+			launcher_set_state(WORKER_WANTED);	/* no failure */
 			break;
 		}
 		if (more)

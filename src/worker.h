@@ -47,16 +47,4 @@ typedef struct SubscriptionStats
 
 extern PGDLLEXPORT void live_topn_worker_main(Datum main_arg);
 
-/* Logical messages, transactional: prefix and kinds. */
-#define MESSAGE_PREFIX	"live_topn"
-#define MESSAGE_RESYNC	'R'		/* then the subscription's id, int64 in
-								 * network order; transactional */
-
-#define MESSAGE_PUBLISHED	'P'		/* by a worker, in the transaction that
-									 * publishes: for each batch the id, the
-									 * seq and the lsn, int64; seq 0 where
-									 * the result at birth became known */
-#define MESSAGE_BATCH		'B'		/* by a worker: owner, int32; id, seq,
-									 * int64; name with a zero; the batch */
-
 #endif							/* LIVE_TOPN_WORKER_H */

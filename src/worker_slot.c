@@ -464,8 +464,10 @@ launcher_detach(int code, Datum arg)
 	slot->pid = 0;
 	slot->latch = NULL;
 	pg_atomic_write_u32(&slot->waiting, 0);
-	if (slot->holds > 0 && slot->state != WORKER_NONE)
+	if (slot->state != WORKER_NONE &&
+		(slot->holds > 0 || (code == 0 && slot->state == WORKER_RUNNING)))
 	{
+		/* told to end: another one may come at once */
 		slot->state = WORKER_WANTED;
 		slot->running_since = 0;
 	}

@@ -105,7 +105,7 @@ SELECT subscribe_topn('SELECT id FRM feed', 'x');
 \echo :LAST_ERROR_SQLSTATE
 SELECT subscribe_topn('SELECT nothing FROM feed ORDER BY id LIMIT 1', 'x');
 \echo :LAST_ERROR_SQLSTATE
-SELECT subscribe_topn('SELECT id FROM feed ORDER BY id LIMIT 1 OFFSET 2', 'x');
+SELECT subscribe_topn('SELECT f.id FROM feed f, feed g LIMIT 1', 'x');
 \echo :LAST_ERROR_SQLSTATE
 SELECT subscribe_topn('SELECT count(*) FROM feed LIMIT 1', 'x');
 \echo :LAST_ERROR_SQLSTATE
@@ -116,20 +116,23 @@ SELECT subscribe_topn('SELECT i FROM nobody ORDER BY i LIMIT 1', 'x');
 \echo :LAST_ERROR_SQLSTATE
 DROP TABLE nobody;
 
--- What comes later
-SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', deliver => 'stream');
+-- topn_poll returns the batches after one.
+SELECT topn_poll('best', 0)::jsonb - '{lsn,xid,at}'::text[];
+SELECT topn_poll('best', 3)::jsonb - '{lsn,xid,at}'::text[];
+SELECT topn_poll('best', 4, '10 ms');
+SELECT topn_poll('nobody', 0);
 \echo :LAST_ERROR_SQLSTATE
-SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', deliver => 'both');
-\echo :LAST_ERROR_SQLSTATE
-SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', throttle => '1 s');
-\echo :LAST_ERROR_SQLSTATE
-SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', lease => '1 min');
-\echo :LAST_ERROR_SQLSTATE
-SELECT topn_poll('best', 0);
-\echo :LAST_ERROR_SQLSTATE
+
+-- A lease is renewed or ends.
+SELECT subscribe_topn('SELECT id FROM feed ORDER BY id LIMIT 1', 'lent', lease => '1 hour');
+SELECT topn_renew('lent');
 SELECT topn_renew('best');
 \echo :LAST_ERROR_SQLSTATE
-SELECT topn_move('best', 3);
+SELECT topn_renew('nobody');
+\echo :LAST_ERROR_SQLSTATE
+SELECT subscribe_topn('SELECT id FROM feed ORDER BY id LIMIT 1', 'x', lease => '-1 s');
+\echo :LAST_ERROR_SQLSTATE
+SELECT subscribe_topn('SELECT id FROM feed ORDER BY id LIMIT 1', 'x', throttle => '-1 s');
 \echo :LAST_ERROR_SQLSTATE
 
 -- The settings of the session are those of the subscription.

@@ -36,6 +36,8 @@ SELECT plan($$SELECT id, CASE WHEN score > 3 THEN name ELSE 'low' END AS x,
 	FROM item WHERE score IS NOT NULL AND (price > 1) IS NOT FALSE
 	AND score IN (1, 2) AND tags[1] IS DISTINCT FROM 'a' AND NOT name ~ 'x'
 	AND ROW(score, id) > ROW(3, 4) ORDER BY at IS NULL, id LIMIT 5$$);
+SELECT plan('SELECT id FROM item ORDER BY score LIMIT 1 OFFSET 2');
+SELECT plan('SELECT id FROM item ORDER BY score FETCH FIRST 2 ROWS WITH TIES');
 -- no order at all
 SELECT plan('SELECT name FROM item LIMIT 5');
 SELECT plan('TABLE item LIMIT 0');
@@ -96,8 +98,9 @@ SELECT plan('SELECT id FROM item ORDER BY score');
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT ALL');
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT -5');
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT (random() * 5)::int');
-SELECT plan('SELECT id FROM item ORDER BY score LIMIT 1 OFFSET 2');
-SELECT plan('SELECT id FROM item ORDER BY score FETCH FIRST 2 ROWS WITH TIES');
+SELECT plan('SELECT id FROM item ORDER BY score LIMIT 1 OFFSET -2');
+SELECT plan('SELECT id FROM item ORDER BY score LIMIT 1 OFFSET (random() * 5)::int');
+SELECT plan('SELECT id FROM item FETCH FIRST 2 ROWS WITH TIES');
 
 -- Functions whose result may change while the row does not.
 SELECT plan('SELECT id FROM item ORDER BY random() LIMIT 1');

@@ -16,12 +16,14 @@ use lib "$FindBin::Bin/../lib";
 use Test::More;
 
 use LiveTopn::Generator;
+use LiveTopn::Query;
 use LiveTopn::Random;
 use LiveTopn::Server;
+use LiveTopn::Session;
 
 my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
 
-use constant HISTORIES => 4;
+use constant HISTORIES => 3;
 use constant TRANSACTIONS => 150;
 
 my $server = LiveTopn::Server->start('purity', extension => 0);
@@ -114,7 +116,10 @@ sub play
 	my @batches;
 	for my $i (0 .. $#queries)
 	{
-		my $difference = $session->difference("p$i");
+		my $difference = LiveTopn::Session::describe_difference(
+			'query',
+			[ map { LiveTopn::Query::entry($_)->{row} } $session->truth("p$i") ],
+			'client', [ $session->client("p$i")->rows ]);
 
 		die "$difference\n" if $difference;
 		push @batches, map { normalize($_->{json}) }

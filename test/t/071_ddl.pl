@@ -8,6 +8,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::Bin/../lib";
 
+use PostgreSQL::Test::Utils qw(slurp_file);
 use Test::More;
 
 use LiveTopn::Changes;
@@ -379,10 +380,18 @@ sub his_is_reset
 
 	wait_for_state s => 'live';
 	is($session->difference('s'), undef, "$what: the list of the owner");
-	my @resets =
-	  grep { $_->{deltas}[0]{op} eq 'reset' } $session->client('s')->take_batches;
+	my @resets = grep { $_->{deltas}[0]{op} eq 'reset' } changes_of($session);
 	is(scalar @resets, $times, "$what: resets");
 	return;
+}
+
+# What its client got but errors.
+sub changes_of
+{
+	my ($session) = @_;
+
+	$session->drain;
+	return grep { !exists $_->{error} } $session->client('s')->take_batches;
 }
 
 change 'rights are revoked and granted' => sub {
@@ -421,7 +430,7 @@ change 'rights are revoked and granted' => sub {
 		next unless $grant;
 		run 'UPDATE items SET score = score + 1 WHERE id = 20';
 		in_error s => qr/permission denied|does not exist/;
-		is_deeply([ $his->client('s')->take_batches ],
+		is_deeply([ changes_of($his) ],
 			[], "$revoke: nothing was published after it");
 		run $grant;
 		his_is_reset($his, 1, $grant);
@@ -441,9 +450,7 @@ change 'rights are revoked and granted' => sub {
 	run 'BEGIN', 'UPDATE items SET score = 12345 WHERE id = 20',
 	  'REVOKE SELECT ON items FROM readers', 'COMMIT';
 	in_error s => qr/permission denied/;
-	$his->drain;
-	is_deeply([ $his->client('s')->take_batches ],
-		[], 'nothing of the commit that revokes');
+	is_deeply([ changes_of($his) ], [], 'nothing of the commit that revokes');
 
 	$his->dbh->disconnect;
 	run 'GRANT SELECT ON items TO readers';
@@ -721,6 +728,76 @@ sub fork_writer
 	require POSIX;
 	POSIX::_exit(0);
 }
+
+change 'DDL of prepared transactions' => sub {
+	base_table();
+	subscribe s => $top;
+	subscribe all => $all;
+	run 'BEGIN', 'ALTER TABLE items ADD extra int DEFAULT 1',
+	  'DELETE FROM items WHERE id = 20', q{PREPARE TRANSACTION 'ddl'};
+	saw $_ for qw(s all);
+	run q{COMMIT PREPARED 'ddl'};
+	saw s => 'leave 20 at 1, enter 17 at 3';
+	is_reset 'all';
+	run 'BEGIN', 'ALTER TABLE items DROP score', q{PREPARE TRANSACTION 'ddl'};
+	run q{ROLLBACK PREPARED 'ddl'};
+	saw $_ for qw(s all);
+	right qw(s all);
+};
+
+change 'DDL just before a crash' => sub {
+	base_table();
+	run 'CREATE TABLE gone (id int PRIMARY KEY)',
+	  'CREATE TABLE twice (id int PRIMARY KEY, score int)',
+	  'INSERT INTO twice SELECT id, score FROM items';
+	my %queries = (
+		s => $top,
+		all => $all,
+		gone => 'SELECT id FROM gone ORDER BY id LIMIT 3',
+		twice => 'SELECT id, score FROM twice ORDER BY score DESC, id LIMIT 3');
+	subscribe $_ => $queries{$_} for keys %queries;
+	session->sync;
+	server->restart_worker;    # which saves its windows
+
+	# this one does nothing more
+	my $pid = server->worker_pid;
+	kill 'STOP', $pid;
+	run 'DELETE FROM items WHERE id = 20', 'ALTER TABLE items ADD extra int',
+	  'UPDATE items SET extra = 1', 'DROP TABLE gone',
+	  'ALTER TABLE twice ALTER score TYPE int USING -score',
+	  'ALTER TABLE items REPLICA IDENTITY FULL', 'DELETE FROM items WHERE id = 19';
+	server->node->stop('immediate', fail_ok => 1);
+	kill 'KILL', $pid;
+	server->node->start;
+	delete $queries{gone};
+	resume %queries;
+	right keys %queries;
+	in_error gone => qr/relation "gone" does not exist/;
+	is(resets('s'), 0, 'what means the same is not reset');
+	goes_on_from(18);
+}, restarts => 1;
+
+change 'a query fails for one row' => sub {
+	base_table();
+	subscribe s => 'SELECT id, 100 / score AS share FROM items
+		ORDER BY id DESC LIMIT 3';
+	subscribe t => $top;
+	run 'INSERT INTO items VALUES (30, 0)';
+	in_error s => qr/division by zero/;
+	right 't';
+
+	# it is tried ever more seldom, and told once
+	my $log_start = -s server->node->logfile;
+	run "UPDATE items SET score = score + 1 WHERE id = 1" for 1 .. 20;
+	right 't';
+	saw 's';
+	my $log = slurp_file(server->node->logfile, $log_start);
+	unlike($log, qr/subscription "s"/, 'the log is not filled with it');
+	run 'DELETE FROM items WHERE id = 30';
+	wait_for_state s => 'live';
+	saw s => 'reset';
+	right 's';
+};
 
 # ---- our own table ----
 

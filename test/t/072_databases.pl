@@ -21,10 +21,11 @@ bystander();
 
 my $top = 'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 3';
 
-# A database with a subscription "s"; returns a session of it.
+# A database with a subscription "s"; returns a session of it.  With load => 0
+# nobody waits for the result.
 sub make_database
 {
-	my ($name) = @_;
+	my ($name, %options) = @_;
 
 	run "CREATE DATABASE $name";
 	my $session = server->session($name);
@@ -34,7 +35,14 @@ sub make_database
 	  for 'CREATE EXTENSION live_topn',
 	  'CREATE TABLE items (id int PRIMARY KEY, score int)',
 	  'INSERT INTO items SELECT g, g * 10 FROM generate_series(1, 20) g';
-	$session->subscribe('s', $top, cushion => 2);
+	if ($options{load} // 1)
+	{
+		$session->subscribe('s', $top, cushion => 2);
+	}
+	else
+	{
+		$dbh->do('SELECT subscribe_topn(?, ?)', undef, $top, 's');
+	}
 	return $session;
 }
 
@@ -171,6 +179,35 @@ change 'DROP DATABASE' => sub {
 		is(workers($name), 0, "no worker of $name");
 	}
 
+	# while rows are being read
+	server->set('live_topn.debug_refill_delay' => '1min');
+	$session = make_database('reading', load => 0);
+	$session->dbh->disconnect;
+	poll_until(
+		sub {
+			writer->selectrow_array(q{SELECT count(*) FROM pg_stat_activity
+				WHERE datname = 'reading'
+				AND backend_type = 'live_topn refill worker'});
+		},
+		'a refill');
+	run 'DROP DATABASE reading';
+	server->set('live_topn.debug_refill_delay' => undef);
+
+	# while the worker waits for its slot
+	my $open = server->connect;
+	$open->begin_work;
+	$open->do('CREATE TABLE pending ()');
+	$session = make_database('waiting', load => 0);
+	poll_until(
+		sub {
+			writer->selectrow_array(q{SELECT count(*) FROM topn_worker
+				WHERE database = 'waiting' AND state = 'creating slot'});
+		},
+		'a worker to wait for its slot');
+	run 'DROP DATABASE waiting WITH (FORCE)';
+	$open->rollback;
+	is(slots($_), 0, "no slot of $_") for qw(reading waiting);
+
 	# refused to somebody else, who does not disturb either
 	$session = make_database('theirs');
 	my $pid = server->worker_pid('theirs');
@@ -188,7 +225,7 @@ change 'DROP DATABASE' => sub {
 	$session->dbh->disconnect;
 	run 'DROP ROLE nobody', 'DROP DATABASE theirs';
 	my $directory = server->node->data_dir . '/live_topn';
-	my @files = glob "$directory/*";
+	my @files = glob "$directory/[0-9]*";
 	is(scalar @files, 1, 'files of dropped databases are gone')
 	  or diag(join ' ', @files);
 };
@@ -277,6 +314,42 @@ change 'pg_dump and pg_restore' => sub {
 	run map { "DROP DATABASE $_" } qw(dumped restored bare);
 };
 
+change 'pg_upgrade' => sub {
+	my $old = LiveTopn::Server->start('old');
+	my $new = LiveTopn::Server->start('new', extension => 0);
+	my $dbh = $old->connect;
+	chomp(my $bindir = `pg_config --bindir`);
+
+	$dbh->do($_)
+	  for 'CREATE TABLE items (id int PRIMARY KEY, score int)',
+	  'INSERT INTO items SELECT g, g * 10 FROM generate_series(1, 20) g';
+	my $session = $old->session;
+	$session->subscribe('s', $top, cushion => 2);
+	$dbh->do('DELETE FROM items WHERE id = 20');
+	is($session->difference('s'), undef, 'before');
+	$_->disconnect for $dbh, $session->dbh;
+	$_->node->stop for $old, $new;
+
+	chdir PostgreSQL::Test::Utils::tempdir();
+	$new->node->command_ok(
+		[
+			'pg_upgrade', '--no-sync',
+			'-b', $bindir, '-B', $bindir,
+			'-d', $old->node->data_dir, '-D', $new->node->data_dir,
+			'-s', $new->node->host,
+			'-p', $old->node->port, '-P', $new->node->port
+		],
+		'pg_upgrade');
+	$new->node->start;
+	$session = $new->session;
+	$session->listen('s', $top);
+	$session->begin('s');
+	is($session->difference('s'), undef, 'after pg_upgrade it is there');
+	$new->connect->do('DELETE FROM items WHERE id = 19');
+	is($session->difference('s'), undef, 'and follows changes');
+	$new->node->stop;
+};
+
 # ---- settings ----
 
 change 'settings are reloaded' => sub {
@@ -303,14 +376,9 @@ change 'settings are reloaded' => sub {
 	# our own sessions keep theirs
 	for my $dbh (writer, session->dbh)
 	{
-		$dbh->do("SET $_ = DEFAULT")
-		  for grep { !/^live_topn|^log_min/ } keys %hostile;
-		$dbh->do($dbh->selectrow_array(q{SELECT string_agg(
-			format('SET %I = %L', name, setting), '; ')
-			FROM pg_settings WHERE name = ANY (?) AND context IN ('user', 'superuser')
-			AND name <> 'search_path'},
-			undef, [ grep { !/^live_topn/ } keys %hostile ]));
-		$dbh->do(q{SET search_path = "$user", public});
+		$dbh->do('SELECT set_config($1, current_setting($1), false)',
+			undef, $_)
+		  for grep { !/^live_topn/ } keys %hostile;
 	}
 	run map { "ALTER SYSTEM SET $_ = '$hostile{$_}'" } keys %hostile;
 	reload();
@@ -328,12 +396,14 @@ change 'settings are reloaded' => sub {
 
 sub reload
 {
-	my $loaded = writer->selectrow_array('SELECT pg_conf_load_time()');
+	my $loaded = writer->selectrow_array(
+		'SELECT extract(epoch FROM pg_conf_load_time())');
 
 	writer->do('SELECT pg_reload_conf()');
 	poll_until(
 		sub {
-			writer->selectrow_array('SELECT pg_conf_load_time() > ?::timestamptz',
+			writer->selectrow_array(
+				'SELECT extract(epoch FROM pg_conf_load_time()) > ?',
 				undef, $loaded);
 		},
 		'the settings to be loaded');
@@ -369,12 +439,10 @@ change 'a standby, and its promotion' => sub {
 	  sqlstate_of($dbh, q{SELECT unsubscribe_topn('s')});
 	like($message, qr/recovery|read-only/, 'unsubscribe_topn as well');
 	is_deeply(
-		$dbh->selectall_arrayref('SELECT name, state FROM topn_subscriptions
-			ORDER BY name'),
-		[ map { [ $_, 'waiting' ] } qw(bystander idle s) ],
-		'the views show what there is')
-	  or diag(explain($dbh->selectall_arrayref(
-			'SELECT name, state, error FROM topn_subscriptions')));
+		$dbh->selectall_arrayref('SELECT name, state, error
+			FROM topn_subscriptions ORDER BY name'),
+		[ map { [ $_, 'no worker', 'the server is in recovery' ] } qw(bystander idle s) ],
+		'the views show what there is');
 	$dbh->selectall_arrayref("SELECT * FROM $_")
 	  for qw(topn_stats topn_worker);
 	is( $dbh->selectrow_array(
@@ -390,11 +458,11 @@ change 'a standby, and its promotion' => sub {
 	$node->wait_for_catchup($standby);
 	$node->stop('immediate');
 	my $session = LiveTopn::Session->new($dbh);
-	$session->listen('s', $top);
 	$standby->promote;
 	poll_until(
 		sub { !$dbh->selectrow_array('SELECT pg_is_in_recovery()') },
 		'the end of recovery');
+	$session->listen('s', $top);
 	$session->begin('s');
 	is($session->difference('s'), undef, 'after promotion it works');
 	is(join(' ', map { /(\d+)/ } $session->client('s')->keys),

@@ -8,6 +8,7 @@ use lib "$FindBin::Bin/../lib";
 
 use Test::More;
 
+use LiveTopn::RefillStops;
 use LiveTopn::Scenario;
 use LiveTopn::Server;
 
@@ -77,6 +78,30 @@ scenario 'index as identity', 'INCLUDE columns are no part of it' => sub {
 	  'DELETE FROM t WHERE a IN (13, 9, 3)',
 	  'UPDATE t SET b = -b';
 };
+
+scenario 'order of the index', 'is that of the type, whatever the index has' =>
+  sub {
+	run 'CREATE TABLE t (v int, k text COLLATE "en-x-icu" NOT NULL,
+		c text NOT NULL, n int NOT NULL)',
+	  'CREATE UNIQUE INDEX t_key ON t (n DESC, k text_pattern_ops,
+		c COLLATE "C" DESC NULLS LAST)',
+	  'ALTER TABLE t REPLICA IDENTITY USING INDEX t_key',
+	  q{INSERT INTO t SELECT 1, k, c, n FROM unnest('{a,B,_,b,A}'::text[]) k,
+		unnest('{x,Y,z,_}'::text[]) c, generate_series(1, 2) n};
+	for my $query ('SELECT k, c, n FROM t ORDER BY v LIMIT 7',
+		'SELECT k, c, n FROM t ORDER BY v DESC, n DESC LIMIT 7',
+		'SELECT k, c FROM t ORDER BY k DESC LIMIT 7')
+	{
+		subscribe o => $query, truth($query, 'n, k, c COLLATE "C"');
+		step_by_step ['o'],
+		  q{UPDATE t SET v = 1 - v WHERE k IN ('a', 'A')},
+		  q{UPDATE t SET c = upper(c) || c WHERE n = 2},
+		  q{DELETE FROM t WHERE c LIKE 'X%' AND k = 'B'},
+		  q{INSERT INTO t VALUES (0, 'b', 'new', 0), (1, 'B', 'Xx', 2)};
+		run q{DELETE FROM t WHERE n = 0 OR c = 'Xx'};
+		session->unsubscribe('o');
+	}
+  };
 
 scenario 'deferrable key', 'rows may have the same key for a while' => sub {
 	my $query = 'SELECT id, v FROM t ORDER BY v LIMIT 3';
@@ -193,6 +218,7 @@ for my $identity ('DEFAULT', 'FULL')
 }
 
 scenario 'large key', 'a key out of line did not change' => sub {
+	my $stops = LiveTopn::RefillStops->new(server);
 	my $long = q{repeat('k', 2300)};
 
 	run 'CREATE TABLE t (k text PRIMARY KEY, v int, w text)',
@@ -200,9 +226,9 @@ scenario 'large key', 'a key out of line did not change' => sub {
 	  "INSERT INTO t SELECT $long || chr(96 + g), g
 		FROM generate_series(1, 9) g";
 	my @names = qw(s v bare);
-	subscribe s => 'SELECT * FROM t ORDER BY v LIMIT 3';
+	subscribe s => 'SELECT * FROM t ORDER BY v, k LIMIT 3';
 	subscribe v => 'SELECT v FROM t ORDER BY k LIMIT 3';
-	subscribe bare => 'SELECT v, k FROM t ORDER BY v LIMIT 3', cushion => 0;
+	subscribe bare => 'SELECT v, k FROM t ORDER BY v, k LIMIT 3', cushion => 0;
 	step_by_step \@names,
 	  'UPDATE t SET v = -1 WHERE v = 9',    # it was not held
 	  'UPDATE t SET v = 10 WHERE v = -1',
@@ -212,6 +238,21 @@ scenario 'large key', 'a key out of line did not change' => sub {
 	  'DELETE FROM t WHERE v = 1',
 	  'DELETE FROM t WHERE v IN (3, 4)',
 	  'UPDATE t SET v = 100 - v';
+
+	# what a refill read is taken back, by keys that are in old tuples only
+	server->set('live_topn.debug_refill_stops' => 'on');
+	run "INSERT INTO t SELECT $long || chr(75 + g), g
+		FROM generate_series(1, 9) g";
+	equals_query @names;
+	$stops->hold(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	run 'DELETE FROM t WHERE v IN (1, 2, 3)';
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	run 'UPDATE t SET v = v + 1 WHERE v BETWEEN 4 AND 8',
+	  'UPDATE t SET v = -v WHERE v = 9',
+	  "UPDATE t SET k = k || 'z' WHERE v = 5", 'VACUUM t';
+	$stops->release(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	equals_query @names;
+	server->set('live_topn.debug_refill_stops' => undef);
 };
 
 scenario 'names', 'they need quotes, or mean something in JSON' => sub {

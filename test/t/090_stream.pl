@@ -73,7 +73,7 @@ scenario 'stream', 'what is printed' => sub {
 	session->sync;
 
 	my @notified = map { $_->{json} } session->client('b')->batches;
-	is(scalar @notified, 3, 'a client of NOTIFY has three batches');
+	is(scalar @notified, 4, 'a client of NOTIFY has four batches');
 	is_deeply([ map { $_->[1] } changes($peek, 'out', subscriptions => 'b') ],
 		\@notified, 'a consumer the very same');
 	is_deeply(
@@ -86,7 +86,7 @@ scenario 'stream', 'what is printed' => sub {
 		[], 'nothing of one that only notifies');
 
 	my @both = changes($get, 'out', subscriptions => 's, b');
-	is(scalar @both, 6, 'two at once');
+	is(scalar @both, 8, 'two at once');
 	is_deeply([ changes($get, 'out', subscriptions => 's,b') ],
 		[], 'what was read is confirmed');
 	drop_slot('out');
@@ -383,11 +383,11 @@ scenario 'B32', 'a large transaction that prints nothing' => sub {
 	LiveTopn::Stream::create_slot(server, 'out');
 	subscribe_to('s', $top, 'stream');
 	run 'CREATE TABLE unsub (i int, t text)';
-	server->set(wal_sender_timeout => '500ms');
+	server->set(wal_sender_timeout => '2s');
 	my $log_start = -s server->node->logfile;
 	my $stream = LiveTopn::Stream->start(server, 'out', subscriptions => 's');
 	run q{INSERT INTO unsub SELECT g, repeat('z', 100)
-		FROM generate_series(1, 400000) g}, 'DELETE FROM unsub',
+		FROM generate_series(1, 1000000) g}, 'DELETE FROM unsub',
 	  'DELETE FROM items WHERE id = 20';
 	my @lines = $stream->wait_for(sub { @_ == 1 }, 'the batch after it');
 	like($lines[0], qr/"seq":1,/, 'the batch after it');

@@ -105,7 +105,7 @@ sub right
 	return;
 }
 
-# In state error, for the reason given.
+# In state error, for the reason given, which was published.
 sub in_error
 {
 	my ($name, $reason) = @_;
@@ -114,6 +114,9 @@ sub in_error
 	my ($state, $error) = state_of($name);
 	is($state, 'error', "$name is in error");
 	like($error // '', $reason, 'the reason');
+	return unless session->client($name);
+	my ($batch) = session->client($name)->take_batches;
+	like($batch->{error} // '', $reason, 'its client was told');
 	return;
 }
 

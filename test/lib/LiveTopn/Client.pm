@@ -180,7 +180,7 @@ sub _read_batch
 	my %batch = (json => $json);
 
 	$self->_check_fields('batch', $members,
-		[qw(sub seq lsn xid at deltas)], ['from']);
+		[qw(sub seq lsn xid at deltas)], [qw(from error)]);
 	$self->_fail("batch names subscription $field{sub}")
 	  if json_string($field{sub}) ne $self->{name};
 	for my $number (qw(seq xid))
@@ -202,10 +202,14 @@ sub _read_batch
 	  /^\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?[-+]\d\d(:\d\d){0,2}$/;
 	$batch{deltas} =
 	  [ map { $self->_read_delta($_) } @{ json_array($field{deltas}) } ];
-	$self->_fail('a batch without deltas') unless @{ $batch{deltas} };
+	$batch{error} = json_string($field{error}) if exists $field{error};
+	$self->_fail('a batch without deltas, or an error with some')
+	  unless @{ $batch{deltas} } xor exists $batch{error};
 	# no commit made a reset
 	$self->_fail('a batch without xid')
-	  if $batch{xid} eq 'null' && $batch{deltas}[0]{op} ne 'reset';
+	  if $batch{xid} eq 'null'
+	  && !exists $batch{error}
+	  && $batch{deltas}[0]{op} ne 'reset';
 	return \%batch;
 }
 
@@ -263,6 +267,7 @@ sub _accept
 	my ($self, $batch) = @_;
 	my @before = @{ $self->{list} };
 	my $reset = grep { $_->{op} eq 'reset' } @{ $batch->{deltas} };
+	my $error = exists $batch->{error};
 
 	$self->{current} = $batch;
 	$self->_fail("batch $batch->{seq} after batch $self->{seq}")
@@ -270,7 +275,7 @@ sub _accept
 	  && !($reset && $batch->{seq} > $self->{seq});
 	my $order = lsn_cmp($batch->{lsn}, $self->{lsn});
 	$self->_fail("lsn $batch->{lsn} after $self->{lsn}")
-	  if $order < 0 || ($order == 0 && !$reset);
+	  if $order < 0 || ($order == 0 && !$reset && !$error);
 	$self->_fail("from $batch->{from} is not before lsn $batch->{lsn}")
 	  if defined $batch->{from}
 	  && lsn_cmp($batch->{from}, $batch->{lsn}) >= 0;
@@ -296,7 +301,7 @@ sub _accept
 		  ? $self->_apply_absolute($batch->{deltas}, @before)
 		  : $self->_apply_relative($batch->{deltas}, @before);
 		$self->_fail('a batch without effect')
-		  if _text(@before) eq _text(@after);
+		  if !$error && _text(@before) eq _text(@after);
 		$self->_check_comings($batch->{deltas});
 	}
 	$self->_check_list(\@after);

@@ -613,7 +613,8 @@ sub _upsert
 	  s/DO NOTHING$/"(" . $self->_key_list . ") DO UPDATE SET $name = excluded.$name"/er;
 }
 
-# A condition that at most one row meets.
+# A condition that at most one row meets; of equal rows it is any, of others the
+# same one in every run.
 sub _one_row
 {
 	my ($self) = @_;
@@ -625,7 +626,7 @@ sub _one_row
 	  if $self->{key};
 	return "(tableoid, ctid) = (SELECT tableoid, ctid FROM $table WHERE "
 	  . $self->_condition
-	  . ' ORDER BY tableoid, ctid LIMIT 1)';
+	  . " ORDER BY $table USING *< LIMIT 1)";
 }
 
 # The key of a row of the table, as the deltas show it.
@@ -724,7 +725,7 @@ sub query
 		order => join(', ', @order),
 		limit => $random->pick(1 .. 5, 8, 13, 20),
 		offset => $random->chance(25) ? $random->pick(1 .. 4, 10) : 0,
-		ties => @order && $random->chance(15),
+		ties => (@order && $random->chance(15)) ? 1 : 0,
 		args => \@args,
 		key => $self->key_columns,
 		key_json => $self->key_json($alias));
@@ -814,7 +815,10 @@ sub _atom
 	my @templates =
 	    $column->{large}      ? ('length(%c) > 100')
 	  : $column->{unsortable} ? ('%c IS NOT NULL')
-	  :                         @comparisons;
+
+	  # arrays in an array are one array of more dimensions
+	  : $column->{type} =~ /\[\]/ ? (grep { !/ANY/ } @comparisons)
+	  :                             @comparisons;
 	my $template =
 	  $column->{conditions} && $random->chance(30)
 	  ? $random->pick(@{ $column->{conditions} })

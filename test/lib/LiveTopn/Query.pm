@@ -37,8 +37,7 @@ sub text
 sub args
 {
 	my ($self) = @_;
-	return unless @{ $self->{args} };
-	return [ map { $_->[0] } @{ $self->{args} } ];
+	return @{ $self->{args} } ? [ map { $_->[0] } @{ $self->{args} } ] : undef;
 }
 
 # The same query with the identity appended to its order, over the table or a

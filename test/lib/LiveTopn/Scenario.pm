@@ -156,14 +156,15 @@ sub equals_query
 }
 
 # What came since it was last asked: one text per batch, like
-# 'leave 20 at 1, enter 17 at 3'; nothing if none are given.
+# 'leave 20 at 1, enter 17 at 3', or 'error'; nothing if none are given.
 sub saw
 {
 	my ($name, @expected) = @_;
 
 	$session->sync;
 	my @batches = map {
-		join ', ', map { _describe($_) } @{ $_->{deltas} }
+		exists $_->{error} ? 'error' : join ', ',
+		  map { _describe($_) } @{ $_->{deltas} }
 	} $session->client($name)->take_batches;
 	is_deeply(\@batches, \@expected,
 		"$name saw " . (@expected ? join('; ', @expected) : 'nothing'));

@@ -85,6 +85,19 @@ sub begin
 	return;
 }
 
+# Forget what came so far, and go on from another snapshot.
+sub begin_again
+{
+	my ($self, $name) = @_;
+	my $client = $self->{clients}{$name};
+
+	$self->drain;
+	$self->{clients}{$name} = LiveTopn::Client->new(
+		map { $_ => $client->{$_} } qw(name limit ranks keyless));
+	$self->begin($name);
+	return;
+}
+
 sub unsubscribe
 {
 	my ($self, $name) = @_;
@@ -176,7 +189,7 @@ sub sync
 {
 	my ($self) = @_;
 
-	$self->{dbh}->selectrow_array('SELECT topn_sync()');
+	$self->{dbh}->selectrow_array(q{SELECT topn_sync('2 min')});
 	$self->drain;
 	return;
 }

@@ -97,7 +97,13 @@ sub wait_for
 	return @lines;
 }
 
-sub running { return $_[0]{run}->pumpable; }
+sub running
+{
+	my ($self) = @_;
+
+	$self->{run}->pump_nb if $self->{run}->pumpable;
+	return $self->{run}->pumpable;
+}
 
 # End it; returns what it said on standard error.
 sub stop

@@ -1,0 +1,90 @@
+/*
+ * message.c
+ *	  Logical messages of ours in WAL.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "checkpoint.h"
+#include "common/file_perm.h"
+#include "message.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+
+#define SECRET_PATH		CHECKPOINT_DIRECTORY "/secret"
+#define SECRET_TEMPORARY	CHECKPOINT_DIRECTORY "/secret.tmp"
+
+static int64 *secret;
+
+void
+message_shmem_request(void)
+{
+	RequestAddinShmemSpace(MAXALIGN(sizeof(int64)));
+}
+
+static bool
+read_secret(void)
+{
+	FILE	   *file = AllocateFile(SECRET_PATH, "r");
+	bool		read;
+
+	if (file == NULL)
+	{
+		if (errno != ENOENT)
+			ereport(FATAL,
+					(errcode_for_file_access(),
+					 errmsg("could not open file \"%s\": %m", SECRET_PATH)));
+		return false;
+	}
+	read = fscanf(file, INT64_FORMAT, secret) == 1;
+	FreeFile(file);
+	return read;
+}
+
+static void
+make_secret(void)
+{
+	FILE	   *file;
+
+	if (!pg_strong_random(secret, sizeof(int64)))
+		ereport(FATAL,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not make a random number")));
+	*secret &= PG_INT64_MAX;
+	if (MakePGDirectory(CHECKPOINT_DIRECTORY) != 0 && errno != EEXIST)
+		ereport(FATAL,
+				(errcode_for_file_access(),
+				 errmsg("could not create directory \"%s\": %m",
+						CHECKPOINT_DIRECTORY)));
+	file = AllocateFile(SECRET_TEMPORARY, "w");
+	if (file == NULL ||
+		fprintf(file, INT64_FORMAT "\n", *secret) < 0 ||
+		fflush(file) != 0 || pg_fsync(fileno(file)) != 0)
+		ereport(FATAL,
+				(errcode_for_file_access(),
+				 errmsg("could not write file \"%s\": %m",
+						SECRET_TEMPORARY)));
+	FreeFile(file);
+	durable_rename(SECRET_TEMPORARY, SECRET_PATH, FATAL);
+}
+
+void
+message_shmem_startup(void)
+{
+	bool		found;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	secret = ShmemInitStruct("live_topn secret", sizeof(int64), &found);
+	if (!found && !read_secret())
+		make_secret();
+	LWLockRelease(AddinShmemInitLock);
+}
+
+int64
+message_secret(void)
+{
+	return *secret;
+}
