@@ -205,8 +205,24 @@ SELECT * FROM live_topn.workers();
 COMMENT ON VIEW @extschema@.topn_worker
 IS 'database workers of the whole server';
 
+-- A consumer that does not come keeps WAL from being removed.
+CREATE VIEW @extschema@.topn_streams AS
+SELECT slot_name AS slot, database, active, active_pid AS pid,
+	confirmed_flush_lsn AS confirmed_lsn,
+	CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN
+		pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(),
+								   restart_lsn)::bigint
+	END AS retained_bytes,
+	wal_status
+FROM pg_catalog.pg_replication_slots
+WHERE plugin OPERATOR(pg_catalog.=) 'live_topn' AND
+	slot_name OPERATOR(pg_catalog.<>) pg_catalog.format('live_topn_%s', datoid);
+
+COMMENT ON VIEW @extschema@.topn_streams
+IS 'replication slots of consumers of the whole server';
+
 GRANT SELECT ON @extschema@.topn_subscriptions, @extschema@.topn_stats,
-	@extschema@.topn_worker TO PUBLIC;
+	@extschema@.topn_worker, @extschema@.topn_streams TO PUBLIC;
 
 -- Debugging.
 

@@ -15,11 +15,14 @@
 #include "commands/async.h"
 #include "compat.h"
 #include "deliver.h"
+#include "fmgr.h"
+#include "launcher.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "message.h"
 #include "miscadmin.h"
 #include "replication/message.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/json.h"
 #include "utils/memutils.h"
@@ -39,12 +42,38 @@ typedef struct Delivery
 static MemoryContext context;
 static MemoryContext json_context;	/* batches while they are published */
 static List *queue;				/* of Delivery */
+
+/* whose identity and settings are in force, in the publishing transaction */
+static const SubscriptionRow *acting_for;
+static int	acting_nestlevel;
+
+/* Publishing fails, which has been said; and who may be to blame, or "". */
+static bool stalled;
+static char blocker[256];
+static emit_log_hook_type prev_emit_log_hook;
+
 static bool streamed;			/* batches went into WAL ... */
 static XLogRecPtr unflushed;	/* ... and up to here wait to be flushed */
+
+/*
+ * emit_log_hook: who keeps the NOTIFY queue from being emptied is known to
+ * asyncQueueFillWarning only.
+ */
+static void
+note_blocker(ErrorData *edata)
+{
+	if (edata->elevel == WARNING && edata->message_id && edata->detail &&
+		strncmp(edata->message_id, "NOTIFY queue is", 15) == 0)
+		strlcpy(blocker, edata->detail, sizeof(blocker));
+	if (prev_emit_log_hook)
+		prev_emit_log_hook(edata);
+}
 
 void
 deliver_startup(MemoryContext parent)
 {
+	prev_emit_log_hook = emit_log_hook;
+	emit_log_hook = note_blocker;
 	context = AllocSetContextCreate(parent, "live_topn batches",
 									ALLOCSET_DEFAULT_SIZES);
 	json_context = AllocSetContextCreate(context, "live_topn JSON",
@@ -189,6 +218,44 @@ log_batch(const Feed *feed, const Batch *batch, StringInfo json)
 	streamed = true;
 }
 
+static bool
+same_settings(const SubscriptionRow *a, const SubscriptionRow *b)
+{
+	if (a->nsettings != b->nsettings)
+		return false;
+	for (int i = 0; i < a->nsettings; i++)
+		if (strcmp(a->settings[i], b->settings[i]) != 0)
+			return false;
+	return true;
+}
+
+/* Give up the owner's identity and settings. */
+static void
+act_for_nobody(void)
+{
+	if (acting_for == NULL)
+		return;
+	AtEOXact_GUC(false, acting_nestlevel);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
+	acting_for = NULL;
+}
+
+/*
+ * Act as the owner of a subscription and under its settings, until
+ * act_for_nobody or the end of the transaction.
+ */
+static void
+act_for(const SubscriptionRow *row)
+{
+	if (acting_for && acting_for->owner == row->owner &&
+		same_settings(acting_for, row))
+		return;
+	act_for_nobody();
+	SetUserIdAndSecContext(row->owner, SECURITY_RESTRICTED_OPERATION);
+	acting_nestlevel = catalog_apply_settings(row->nsettings, row->settings);
+	acting_for = row;
+}
+
 /*
  * Print a batch, as the owner of its feed and under its settings, and put it
  * out.
@@ -200,7 +267,6 @@ publish(Delivery *delivery)
 	const char *deliver = feed->row->deliver;
 	MemoryContext caller;
 	StringInfoData json;
-	int			nestlevel;
 
 	if (delivery->batch == NULL)
 		return;
@@ -208,13 +274,9 @@ publish(Delivery *delivery)
 	caller = MemoryContextSwitchTo(json_context);
 	initStringInfo(&json);
 	MemoryContextSwitchTo(caller);
-	SetUserIdAndSecContext(feed->row->owner, SECURITY_RESTRICTED_OPERATION);
-	nestlevel = catalog_apply_settings(feed->row->nsettings,
-									   feed->row->settings);
+	act_for(feed->row);
 	batch_append(&json, feed->row->name, delivery->batch,
 				 feed->batch_format, feed->format);
-	AtEOXact_GUC(false, nestlevel);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 
 	if (strcmp(deliver, "notify") == 0 || strcmp(deliver, "both") == 0)
 	{
@@ -297,6 +359,35 @@ discard_failed(Feed *feed)
 	deliver_forget(feed, feed->seq, PG_UINT64_MAX);
 }
 
+static void
+report_stall(const ErrorData *error)
+{
+	char	   *text = psprintf("cannot publish: %s%s%s", error->message,
+								blocker[0] ? ". " : "", blocker);
+
+	launcher_set_error(text);
+	pfree(text);
+	if (!stalled)
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("live_topn worker of database %u cannot publish: %s",
+						MyDatabaseId, error->message),
+				 blocker[0] ? errdetail_internal("%s", blocker) : 0,
+				 errhint("It waits, and loses nothing.")));
+	stalled = true;
+}
+
+static void
+report_end_of_stall(void)
+{
+	launcher_set_error("");
+	ereport(LOG,
+			(errmsg("live_topn worker of database %u publishes again",
+					MyDatabaseId)));
+	stalled = false;
+	blocker[0] = '\0';
+}
+
 bool
 deliver_publish(void)
 {
@@ -312,6 +403,9 @@ deliver_publish(void)
 	streamed = false;
 	PG_TRY();
 	{
+		/* nobody who notifies gets so far as to cut off a full queue */
+		if (stalled)
+			(void) DirectFunctionCall1(pg_notification_queue_usage, (Datum) 0);
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
 		foreach(lc, queue)
@@ -321,6 +415,7 @@ deliver_publish(void)
 			printing = delivery->feed;
 			publish(delivery);
 		}
+		act_for_nobody();
 		printing = NULL;
 		log_published();
 		PopActiveSnapshot();
@@ -331,14 +426,15 @@ deliver_publish(void)
 	{
 		ErrorData  *error;
 
+		acting_for = NULL;
 		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
-		if (printing == NULL)
-			EmitErrorReport();
 		FlushErrorState();
 		AbortCurrentTransaction();
 		RESUME_INTERRUPTS();
+		if (printing == NULL)
+			report_stall(error);
 		if (printing)
 		{
 			discard_failed(printing);
@@ -351,6 +447,8 @@ deliver_publish(void)
 
 	if (published)
 	{
+		if (stalled)
+			report_end_of_stall();
 		if (streamed)
 			unflushed = XactLastCommitEnd;
 		foreach(lc, queue)

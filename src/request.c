@@ -277,6 +277,8 @@ explain_worker(WorkerSlot *worker, XLogRecPtr upto)
 								blockers);
 			return pstrdup("The worker creates its replication slot.");
 		case WORKER_RUNNING:
+			if (worker->error[0] != '\0')
+				return psprintf("The worker %s.", worker->error);
 			applied = pg_atomic_read_u64(&worker->applied_lsn);
 			if (applied < upto)
 				return psprintf("The worker has applied WAL up to %X/%X, and is to reach %X/%X.",

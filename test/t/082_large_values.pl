@@ -224,7 +224,7 @@ scenario 'partitions', 'a row takes its large value along' => sub {
 	  map({ "ALTER TABLE $_ ALTER body SET STORAGE EXTERNAL" } qw(p1 p2)),
 	  q{INSERT INTO p SELECT g, g, repeat(chr(96 + g), 9000)
 		FROM generate_series(1, 20) g};
-	subscribe p => 'SELECT * FROM p ORDER BY v LIMIT 3';
+	subscribe p => 'SELECT * FROM p ORDER BY v, id LIMIT 3';
 	subscribe o => 'SELECT id FROM p ORDER BY body DESC, id LIMIT 3',
 	  cushion => 0;
 	for my $statement (
