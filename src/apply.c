@@ -24,8 +24,8 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-/* In a large commit, look so often whether we should end. */
-#define CHANGES_PER_LOOK	100000
+/* In a large commit, after so many evaluations look whether we should end. */
+#define WORK_PER_LOOK		100000
 
 /* After so many bytes look again whether a commit is visible. */
 #define VISIBILITY_CHECK_BYTES	(64 * 1024)
@@ -67,7 +67,7 @@ static bool roles_changed;
 static MemoryContext commit_context;
 static TransactionId commit_xid;
 static XLogRecPtr commit_start;
-static uint64 commit_changes;
+static uint64 commit_work;		/* since we looked whether we should end */
 static bool commit_invisible;	/* a snapshot taken now could miss it */
 static bool commit_logged;		/* some feed needs what has been logged */
 static Size commit_checked;		/* bytes logged when visibility was checked */
@@ -267,7 +267,7 @@ begin_commit(TransactionId xid, XLogRecPtr start)
 	commit_rewritten = NIL;
 	commit_xid = xid;
 	commit_start = start;
-	commit_changes = 0;
+	commit_work = 0;
 	commit_invisible = TransactionIdIsInProgress(xid);
 	commit_logged = false;
 	commit_checked = 0;
@@ -357,14 +357,19 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 	ListCell   *lc;
 
 	changes++;
-	if (++commit_changes % CHANGES_PER_LOOK == 0 && ShutdownRequestPending)
-		proc_exit(0);			/* we will see this commit again */
 	if (OidIsValid(relation->rd_rel->relrewrite))
 	{
 		note_rewrite(relation->rd_rel->relrewrite);
 		return;
 	}
 	watch = find_watch(relation);
+	commit_work += 1 + list_length(watch->feeds);
+	if (commit_work >= WORK_PER_LOOK)
+	{
+		if (ShutdownRequestPending)
+			proc_exit(0);		/* we will see this commit again */
+		commit_work = 0;
+	}
 	if (watch->relid == catalog_table)
 	{
 		if (kind != CHANGE_REWRITE)

@@ -86,7 +86,9 @@ collation_versions(void)
 		char	   *version = get_collation_actual_version(providers[i], "en");
 
 		if (version)
-			hash = hash_combine(hash, string_hash(version, strlen(version) + 1));
+			hash = hash_combine(hash,
+								hash_bytes((const unsigned char *) version,
+										   strlen(version)));
 	}
 	return hash;
 }

@@ -64,7 +64,10 @@ note_blocker(ErrorData *edata)
 {
 	if (edata->elevel == WARNING && edata->message_id && edata->detail &&
 		strncmp(edata->message_id, "NOTIFY queue is", 15) == 0)
+	{
 		strlcpy(blocker, edata->detail, sizeof(blocker));
+		blocker[strcspn(blocker, ".")] = '\0';
+	}
 	if (prev_emit_log_hook)
 		prev_emit_log_hook(edata);
 }
@@ -372,7 +375,7 @@ report_stall(const ErrorData *error)
 				(errcode(error->sqlerrcode),
 				 errmsg("live_topn worker of database %u cannot publish: %s",
 						MyDatabaseId, error->message),
-				 blocker[0] ? errdetail_internal("%s", blocker) : 0,
+				 blocker[0] ? errdetail_internal("%s.", blocker) : 0,
 				 errhint("It waits, and loses nothing.")));
 	stalled = true;
 }

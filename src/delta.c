@@ -229,7 +229,7 @@ collect_touched(Differ *differ)
 	}
 	for (int i = 0; i < window->nadded; i++)
 	{
-		if (!paired[i] && !window->added[i]->appended)
+		if (!paired[i])
 		{
 			Touched    *touched = &differ->touched[differ->ntouched++];
 

@@ -209,14 +209,14 @@ add_shadows(TopnQuery *query, const RangeVar *relation, Oid relid)
 	foreach(lc, path)
 	{
 		Oid			other = lfirst_oid(lc);
+		uint32		hash;
 
 		if (other == schema)
 			break;
-		query->shadows =
-			lappend_int(query->shadows,
-						GetSysCacheHashValue2(RELNAMENSP,
-											  CStringGetDatum(relation->relname),
-											  ObjectIdGetDatum(other)));
+		hash = GetSysCacheHashValue2(RELNAMENSP,
+									 CStringGetDatum(relation->relname),
+									 ObjectIdGetDatum(other));
+		query->shadows = lappend_int(query->shadows, hash);
 	}
 	list_free(path);
 }

@@ -328,9 +328,9 @@ evaluate_change(Evaluator *evaluator, Window *window, const Change *change)
 		return false;
 	if (change->kind == CHANGE_TRUNCATE)
 	{
-		/* of one partition: we do not know which rows were in it */
+		/* of a partition: which rows were in it?  None, if there are none. */
 		if (change->table->relid != evaluator->query->relid)
-			return false;
+			return window->end == WINDOW_COMPLETE && window->root == NULL;
 		window_clear(window);
 		window_set_end(window, WINDOW_COMPLETE, NULL);
 		return true;

@@ -983,7 +983,7 @@ make_read(Feed *feed)
 	if (feed->refill_low)
 		read->low = row_ref(feed->refill_low);
 	for (int i = 0; i < answer->nrows; i++)
-		window_append(read, row_from_tuple(feed->format, answer->rows[i]));
+		window_add(read, row_from_tuple(feed->format, answer->rows[i]));
 	if (answer->nrows < feed->refill_limit)
 		window_set_end(read, WINDOW_COMPLETE, NULL);
 	else
@@ -1004,18 +1004,12 @@ take_rows(Feed *feed, Window *read)
 									   MCXT_ALLOC_HUGE);
 	WindowEnd	end = read->end;
 	Row		   *high = read->high ? row_ref(read->high) : NULL;
-	bool		fresh = window->end == WINDOW_NOTHING;
 
 	for (uint32 i = 0; i < n; i++)
 		rows[i] = row_ref(window_nth(read, i));
 	window_free(read);
 	for (uint32 i = 0; i < n; i++)
-	{
-		if (fresh)
-			window_add(window, rows[i]);
-		else
-			window_append(window, rows[i]);
-	}
+		window_add(window, rows[i]);
 	window_set_end(window, end, high);
 	pfree(rows);
 }
@@ -1398,8 +1392,8 @@ restore_window(Feed *feed, const void *arg)
 
 	set_query(feed, saved->query_text);
 	for (int64 i = 0; i < saved->nrows; i++)
-		window_append(feed->window,
-					  row_from_tuple(feed->format, saved->rows[i]));
+		window_add(feed->window,
+				   row_from_tuple(feed->format, saved->rows[i]));
 	if (saved->end == WINDOW_BOUNDED)
 		high = row_from_tuple(feed->format, saved->high);
 	window_set_end(feed->window, saved->end, high);

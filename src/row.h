@@ -25,7 +25,6 @@ typedef struct Row
 	int32		refs;
 	Datum		datum1;
 	bool		null1;
-	bool		appended;		/* see Window.added */
 	/* a MinimalTuple follows, maxaligned */
 } Row;
 

@@ -300,8 +300,8 @@ remember(Window *window, Row ***array, int *n, int *max, Row *row)
 	(*array)[(*n)++] = row;
 }
 
-static void
-hold(Window *window, Row *row, bool appended)
+void
+window_add(Window *window, Row *row)
 {
 	tree_insert(window, row);
 	window->bytes += row_bytes(row);
@@ -314,21 +314,8 @@ hold(Window *window, Row *row, bool appended)
 			elog(ERROR, "row is already in the window");
 		entry->row = row;
 	}
-	row->appended = appended;
 	row->fresh = window->nadded;
 	remember(window, &window->added, &window->nadded, &window->maxadded, row);
-}
-
-void
-window_append(Window *window, Row *row)
-{
-	hold(window, row, true);
-}
-
-void
-window_add(Window *window, Row *row)
-{
-	hold(window, row, false);
 }
 
 void

@@ -21,8 +21,7 @@ struct keymap_hash;
  *
  * Since the last window_settle, before_size rows were held and changes have
  * been applied; removed has the rows that were held then and are not now, and
- * added those that are held now and were not.  A changed row is in both.  Rows
- * that were there already, but beyond the range, are marked as appended.
+ * added those that are held now and were not.  A changed row is in both.
  */
 typedef struct Window
 {
@@ -66,12 +65,6 @@ extern void window_set_end(Window *window, WindowEnd end, Row *high);
 
 /* Add a row of the range that is not held; takes over the reference. */
 extern void window_add(Window *window, Row *row);
-
-/*
- * The same for a row that was there before, but beyond the range: what a
- * refill appends changes nothing.
- */
-extern void window_append(Window *window, Row *row);
 
 /*
  * Remove a row that is held; of a keyless table, one that compares equal.

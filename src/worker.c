@@ -592,6 +592,18 @@ wait(XLogRecPtr flushed)
 	launcher_set_waiting(false);
 }
 
+/*
+ * The extension was dropped.  It may be there again, with other subscriptions
+ * of the same numbers: leave nothing behind, and let another worker look.
+ */
+static void
+start_over(const char *slot_name)
+{
+	decoder_drop_slot(slot_name);
+	checkpoint_remove(MyDatabaseId);
+	launcher_set_state(WORKER_WANTED);
+}
+
 static void
 run(const char *slot_name)
 {
@@ -610,6 +622,11 @@ run(const char *slot_name)
 		apply_recheck_roles();
 
 		more = decode();
+		if (apply_catalog_is_gone())
+		{
+			start_over(slot_name);
+			break;
+		}
 		publish();
 		poll_refills();
 		more |= feed_advance_all();
@@ -634,7 +651,7 @@ run(const char *slot_name)
 		}
 		if (more)
 			continue;
-		if (feed_count() == 0 || apply_catalog_is_gone())
+		if (feed_count() == 0)
 		{
 			if (retire(slot_name, true))
 				break;

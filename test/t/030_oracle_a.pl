@@ -247,7 +247,7 @@ sub check
 	{
 		die "subscription $name: a batch for an aborted transaction\n"
 		  if $aborted || !$transaction;
-		die "subscription $name: a batch for several commits\n"
+		die "subscription $name: a batch for several commits: $batch->{json}\n"
 		  if defined $batch->{from};
 		$total{batches}++;
 		$total{deltas} += @{ $batch->{deltas} };

@@ -214,7 +214,7 @@ scenario 'B27', 'TRUNCATE is ignored, or stops everything' => sub {
 	run 'CREATE TABLE chi (id int PRIMARY KEY, p int, score int)',
 	  'INSERT INTO chi VALUES (1, 1, 1)';
 	wait_for_state s => 'live';
-	saw s => 'reset';
+	saw s => 'error', 'reset';
 	equals_query 's';
 };
 

@@ -4,6 +4,7 @@
 #
 # DDL_SEED	   of the first round
 # DDL_SECONDS  how long (20)
+# DDL_RESTARTS how probable a restart of the worker is after a step (0.06)
 
 use strict;
 use warnings;
@@ -20,12 +21,13 @@ use LiveTopn::Server qw(poll_until sqlstate_of);
 use LiveTopn::Session;
 
 my $seed = $ENV{DDL_SEED} || 1 + int rand 2**30;
-my $end = time() + ($ENV{DDL_SECONDS} || 20);
+my $restarts = $ENV{DDL_RESTARTS} || 0.06;
 
 use_server(
 	LiveTopn::Server->start('ddl_random',
 		conf => "logical_decoding_work_mem = 64kB\ndeadlock_timeout = 50ms\n"));
 
+my $end = time() + ($ENV{DDL_SECONDS} || 20);
 my @queries = (
 	'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 3',
 	'SELECT * FROM items ORDER BY score DESC, id LIMIT 4',
@@ -172,7 +174,9 @@ sub dml
 		"UPDATE $table SET score = $score WHERE id = $id",
 		"UPDATE $table SET id = id + 7 WHERE id = $id",
 		"UPDATE items SET body = repeat('x$id', $score * 100) WHERE id = $id",
-		"UPDATE items SET grp = chr(97 + $id % 3), m = (ARRAY['c', NULL]::mood[])[1 + $id % 2] WHERE id % 5 = $id % 5",
+		"UPDATE items SET grp = chr(97 + $id % 3),
+			m = (ARRAY['c', NULL]::mood[])[1 + $id % 2]
+			WHERE id % 5 = $id % 5",
 		"DELETE FROM $table WHERE id = $id",
 		"DELETE FROM $table WHERE id % 4 = $id % 4",
 		"INSERT INTO $table (id, score) SELECT g, g % 20
@@ -326,7 +330,7 @@ sub play
 		execute($writer, rand() < 0.5 ? ddl() : dml()) for 1 .. 2;
 		execute($writer, make_items(), @repairs) if rand() < 0.4;
 		finish_others() if $together;
-		if (rand() < 0.06)
+		if (rand() < $restarts)
 		{
 			push @log, '-- the worker is restarted';
 			server->restart_worker;

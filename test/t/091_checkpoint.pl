@@ -24,6 +24,7 @@ use LiveTopn::Scenario;
 use LiveTopn::Server qw(poll_until);
 use LiveTopn::Shadow;
 use LiveTopn::Stream;
+use PostgreSQL::Test::Cluster;
 
 my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
 my $random = LiveTopn::Random->new($seed);
@@ -470,6 +471,74 @@ scenario 'file', 'it cannot be written' => sub {
 	session->begin('s');
 	saw 's';
 	equals_query 's';
+};
+
+# ---- failover ----
+
+scenario 'B40', 'a standby is promoted' => sub {
+	my $primary = LiveTopn::Server->start('primary',
+		conf => "live_topn.checkpoint_interval = 1s\n");
+	my $dbh = $primary->connect;
+	my $top = $query{best} =~ s/\s+/ /gr;
+	my $client = LiveTopn::Client->new(name => 's', limit => 4);
+	my $oid = $dbh->selectrow_array('SELECT oid FROM pg_database
+		WHERE datname = current_database()');
+	my $file = "live_topn/$oid";
+	my $poll = sub {
+		my ($connection) = @_;
+		my @batches = @{
+			$connection->selectcol_arrayref(q{SELECT topn_poll('s', ?)},
+				undef, $client->seq)
+		};
+
+		$client->receive_batch($_) for @batches;
+		return scalar @batches;
+	};
+
+	$dbh->do('CREATE TABLE items (id int PRIMARY KEY, score int)');
+	$dbh->do('INSERT INTO items SELECT g, g FROM generate_series(1, 20) g');
+	$dbh->do('SELECT subscribe_topn(?, ?)', undef, $top, 's');
+	$client->start(
+		$dbh->selectrow_array(q{SELECT seq, lsn, rows FROM topn_snapshot('s')}));
+	$dbh->do("UPDATE items SET score = 100 + $_ WHERE id = $_") for 1 .. 3;
+	$poll->($dbh);
+	poll_until(sub { -s $primary->node->data_dir . "/$file" > 700 },
+		'a checkpoint');
+
+	my $standby = PostgreSQL::Test::Cluster->new('standby');
+	$primary->node->backup('backup');
+	$standby->init_from_backup($primary->node, 'backup', has_streaming => 1);
+	ok(-e $standby->data_dir . "/$file", 'the file of the primary is there');
+	$standby->start;
+	$dbh->do("UPDATE items SET score = 200 + $_ WHERE id = $_") for 1 .. 3;
+	$poll->($dbh);
+	my $seq = $client->seq;
+	$primary->node->wait_for_catchup($standby, 'replay');
+	is(slurp_file($standby->logfile) =~ /ERROR|FATAL|PANIC|WARNING/ ? 1 : 0,
+		0, 'nothing is wrong on the standby');
+
+	$primary->node->stop('immediate');
+	$standby->promote;
+	my $new = bless { node => $standby }, 'LiveTopn::Server';
+	poll_until(sub { $new->worker_pid }, 'a worker on the new primary');
+	$dbh = $new->connect;
+	$dbh->do('UPDATE items SET score = 300 WHERE id = 4');
+	is($poll->($dbh), 1, 'a client that goes on there');
+	my ($batch) = ($client->batches)[-1];
+	is($batch->{deltas}[0]{op}, 'reset', 'is reset');
+	cmp_ok($batch->{seq}, '>', $seq + 1000, 'with a number beyond all others');
+	$dbh->do('UPDATE items SET score = 400 WHERE id = 5');
+	is($poll->($dbh), 1, 'and continues');
+	is( join("\n", $client->rows),
+		join(
+			"\n",
+			@{
+				$dbh->selectcol_arrayref(
+					"SELECT row_to_json(q)::text FROM ($top) q")
+			}),
+		'with the right result');
+	$dbh->disconnect;
+	$standby->stop;
 };
 
 done_testing();

@@ -98,7 +98,7 @@ sub worker_error
 sub fill_queue
 {
 	my $dbh = $server->connect;
-	my $notify = q{SELECT count(pg_notify('other',
+	my $notify = q{SELECT count(pg_notify('filler',
 			g || repeat('x', 7900 - length(g::text))))
 		FROM generate_series(1, ?) g};
 

@@ -36,8 +36,6 @@ use LiveTopn::Session;
 use Exporter qw(import);
 our @EXPORT = qw(bystander change right in_error is_reset resume resets);
 
-my $last_seq;
-
 # Have a subscription that nothing concerns.
 sub bystander
 {
