@@ -24,20 +24,27 @@ OBJS = \
 	src/row.o \
 	src/window.o \
 	src/delta.o \
+	src/delta_moves.o \
 	src/batch.o \
 	src/commit_log.o \
 	src/reconcile.o \
 	src/refill.o \
+	src/refill_worker.o \
 	src/table.o \
 	src/evaluate.o \
 	src/feed.o \
+	src/feed_log.o \
+	src/feed_refill.o \
+	src/feed_restart.o \
 	src/apply.o \
+	src/invalidation.o \
 	src/decoder.o \
 	src/deliver.o \
 	src/message.o \
 	src/history.o \
 	src/output_plugin.o \
 	src/checkpoint.o \
+	src/answer.o \
 	src/worker.o
 
 EXTENSION = live_topn

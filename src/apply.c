@@ -13,14 +13,15 @@
 #include "access/xact.h"
 #include "apply.h"
 #include "catalog/partition.h"
-#include "lib/stringinfo.h"
+#include "catalog/pg_class.h"
+#include "invalidation.h"
 #include "message.h"
-#include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/procarray.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -465,59 +466,6 @@ apply_catalog_change(const CatalogChange *change)
 
 /* ---- changes of the system catalogs ---- */
 
-/*
- * What a commit has changed of the system catalogs, by its invalidation
- * messages.
- */
-typedef struct Invalidation
-{
-	bool		tables;			/* all of them */
-	bool		names;			/* roles and schemas: what any query looks at */
-	bool		functions;
-	int			labels;			/* rows of pg_enum inserted, changed, deleted */
-	int			label_names;	/* names there, old and new ones */
-	List	   *relids;
-	List	   *ancestors;		/* what they are or were partitions of */
-	List	   *relations;		/* names, as hash values of RELNAMENSP */
-} Invalidation;
-
-static void
-note_invalidation(Invalidation *invalidation,
-				  const SharedInvalidationMessage *message)
-{
-	switch (message->id)
-	{
-		case SHAREDINVALRELCACHE_ID:
-			if (message->rc.relId == InvalidOid)
-				invalidation->tables = true;
-			else
-				invalidation->relids =
-					list_append_unique_oid(invalidation->relids,
-										   message->rc.relId);
-			break;
-		case RELNAMENSP:
-			invalidation->relations =
-				lappend_int(invalidation->relations, message->cc.hashValue);
-			break;
-		case AUTHOID:
-		case AUTHMEMROLEMEM:
-		case AUTHMEMMEMROLE:
-		case NAMESPACEOID:
-			invalidation->names = true;
-			break;
-		case PROCOID:
-		case OPEROID:
-			invalidation->functions = true;
-			break;
-		case ENUMOID:
-			invalidation->labels++;
-			break;
-		case ENUMTYPOIDNAME:
-			invalidation->label_names++;
-			break;
-	}
-}
-
 static void
 find_ancestors(Invalidation *invalidation)
 {
@@ -536,15 +484,6 @@ find_ancestors(Invalidation *invalidation)
 				list_concat_unique_oid(invalidation->ancestors,
 									   watch->relids);
 	}
-}
-
-/* The table of a query, or a partition of it? */
-static bool
-concerns_table(const Invalidation *invalidation, const TopnQuery *query)
-{
-	return invalidation->tables ||
-		list_member_oid(invalidation->relids, query->relid) ||
-		list_member_oid(invalidation->ancestors, query->relid);
 }
 
 /*
@@ -574,28 +513,6 @@ partitions_changed(Oid relid)
 	return watch->changed;
 }
 
-/* Anything else that it depends on? */
-static bool
-concerns_query(const Invalidation *invalidation, const TopnQuery *query)
-{
-	ListCell   *lc;
-
-	foreach(lc, query->depends)
-		if (list_member_oid(invalidation->relids, lfirst_oid(lc)))
-			return true;
-	foreach(lc, query->shadows)
-		if (list_member_int(invalidation->relations, lfirst_int(lc)))
-			return true;
-	return invalidation->functions && query->functions;
-}
-
-/* May the query of a feed mean something again? */
-static bool
-concerns_error(const Invalidation *invalidation)
-{
-	return invalidation->functions || invalidation->relids != NIL;
-}
-
 static void
 request_resync(int64 id)
 {
@@ -616,7 +533,7 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 	Feed	   *feed;
 
 	for (int i = 0; i < n; i++)
-		note_invalidation(&invalidation, &messages[i]);
+		invalidation_note(&invalidation, &messages[i]);
 	find_ancestors(&invalidation);
 	if (list_member_oid(invalidation.relids, catalog_table))
 		catalog_invalidated = true;
@@ -624,24 +541,25 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 	feed_scan(&status);
 	while ((feed = feed_scan_next(&status)) != NULL)
 	{
-		bool		table = feed->query &&
-			concerns_table(&invalidation, feed->query);
+		const TopnQuery *query = feed->query;
+		bool		table = query &&
+			invalidation_concerns_table(&invalidation, query);
 
 		if (table || invalidation.names ||
-			(feed->query && concerns_query(&invalidation, feed->query)) ||
-			(feed->error && concerns_error(&invalidation)))
+			(query && invalidation_concerns_query(&invalidation, query)) ||
+			(feed->error && invalidation_concerns_error(&invalidation)))
 			feed_recheck(feed, table && feed->partitioned &&
-						 partitions_changed(feed->query->relid));
+						 partitions_changed(query->relid));
 
 		/*
 		 * A label was renamed: values that clients know look otherwise now,
 		 * and the query may name a label that is no more.
 		 */
-		if (invalidation.label_names > invalidation.labels && feed->query)
+		if (invalidation.label_names > invalidation.labels && query)
 		{
-			if (feed->query->enums || feed->query->functions)
+			if (query->enums || query->functions)
 				feed_recheck(feed, false);
-			if (feed->query->enums)
+			if (query->enums)
 				request_resync(feed->id);
 		}
 	}

@@ -11,11 +11,11 @@
 #include "catalog/pg_type.h"
 #include "catalog.h"
 #include "commands/extension.h"
-#include "utils/timestamp.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
+#include "utils/timestamp.h"
 
 /*
  * Anybody who may create a schema could make a table of this name, with rows
@@ -86,6 +86,25 @@ catalog_row(HeapTuple tuple, TupleDesc desc)
 #undef VALUE
 #undef IS_NULL
 	return row;
+}
+
+SubscriptionRow *
+catalog_copy_row(const SubscriptionRow *row)
+{
+	SubscriptionRow *copy = palloc(sizeof(SubscriptionRow));
+
+	*copy = *row;
+	copy->name = pstrdup(row->name);
+	copy->query = pstrdup(row->query);
+	copy->deliver = pstrdup(row->deliver);
+	copy->ranks = pstrdup(row->ranks);
+	copy->args = palloc(sizeof(char *) * Max(row->nargs, 1));
+	for (int i = 0; i < row->nargs; i++)
+		copy->args[i] = row->args[i] ? pstrdup(row->args[i]) : NULL;
+	copy->settings = palloc(sizeof(char *) * Max(row->nsettings, 1));
+	for (int i = 0; i < row->nsettings; i++)
+		copy->settings[i] = pstrdup(row->settings[i]);
+	return copy;
 }
 
 int64

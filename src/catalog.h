@@ -54,6 +54,9 @@ extern int64 interval_ms(const Interval *interval);
 /* A row of the table, copied into CurrentMemoryContext. */
 extern SubscriptionRow *catalog_row(HeapTuple tuple, TupleDesc desc);
 
+/* Likewise. */
+extern SubscriptionRow *catalog_copy_row(const SubscriptionRow *row);
+
 /*
  * Put the settings in force that a subscription was made under, until
  * AtEOXact_GUC(…, nestlevel) or the end of the transaction.  Returns nestlevel.

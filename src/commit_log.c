@@ -294,6 +294,19 @@ commit_log_after(const CommitLog *log, uint64 no)
 	return low;
 }
 
+/* Make *tuple what is logged at data; NULL if there is none. */
+static HeapTuple
+logged_tuple(HeapTuple tuple, const Table *table, uint32 len, const char *data)
+{
+	if (len == 0)
+		return NULL;
+	tuple->t_len = len;
+	tuple->t_data = (HeapTupleHeader) data;
+	ItemPointerSetInvalid(&tuple->t_self);
+	tuple->t_tableOid = table->relid;
+	return tuple;
+}
+
 static bool
 scan_change(const char *data, Oid relid, ChangeCallback callback, void *arg)
 {
@@ -309,24 +322,9 @@ scan_change(const char *data, Oid relid, ChangeCallback callback, void *arg)
 	change.kind = header->kind;
 	change.table = header->table;
 	change.old_is_key = header->old_is_key;
-	change.old = change.new = NULL;
-	if (header->oldlen > 0)
-	{
-		old.t_len = header->oldlen;
-		old.t_data = (HeapTupleHeader) data;
-		ItemPointerSetInvalid(&old.t_self);
-		old.t_tableOid = header->table->relid;
-		change.old = &old;
-	}
+	change.old = logged_tuple(&old, header->table, header->oldlen, data);
 	data += MAXALIGN(header->oldlen);
-	if (header->newlen > 0)
-	{
-		new.t_len = header->newlen;
-		new.t_data = (HeapTupleHeader) data;
-		ItemPointerSetInvalid(&new.t_self);
-		new.t_tableOid = header->table->relid;
-		change.new = &new;
-	}
+	change.new = logged_tuple(&new, header->table, header->newlen, data);
 	return callback(&change, arg);
 }
 

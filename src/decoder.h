@@ -8,7 +8,7 @@
 #include "commit_log.h"
 #include "replication/output_plugin.h"
 #include "storage/sinval.h"
-#include "utils/rel.h"
+#include "utils/relcache.h"
 
 /*
  * What the decoder calls, in the order of the log, in a transaction that is

@@ -213,8 +213,8 @@ log_batch(const Feed *feed, const Batch *batch, StringInfo json)
 	initStringInfo(&message);
 	appendStringInfo(&message, "%c " INT64_FORMAT " %u " INT64_FORMAT " "
 					 INT64_FORMAT " %d %s",
-					 MESSAGE_BATCH, message_secret(), feed->row->owner, feed->id, batch->seq,
-					 (int) strlen(feed->row->name), feed->row->name);
+					 MESSAGE_BATCH, message_secret(), feed->row->owner, feed->id,
+					 batch->seq, (int) strlen(feed->row->name), feed->row->name);
 	appendBinaryStringInfo(&message, json->data, json->len);
 	log_logical_message(MESSAGE_PREFIX, message.data, message.len);
 	pfree(message.data);

@@ -47,8 +47,8 @@ typedef struct DeltaScript
  * Takes O(k log n) for k changed rows of n, absolute O(page).  Allocates in
  * CurrentMemoryContext.
  */
-extern DeltaScript *delta_script(Window *window, ResultPage before, ResultPage after,
-								 bool absolute);
+extern DeltaScript *delta_script(Window *window, ResultPage before,
+								 ResultPage after, bool absolute);
 
 extern void delta_free(DeltaScript *script);
 

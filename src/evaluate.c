@@ -8,7 +8,6 @@
 #include "catalog/pg_class.h"
 #include "evaluate.h"
 #include "executor/executor.h"
-#include "nodes/makefuncs.h"
 #include "optimizer/optimizer.h"
 #include "utils/memutils.h"
 

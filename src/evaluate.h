@@ -42,7 +42,8 @@ typedef struct Evaluator
 
 typedef enum EvaluateResult
 {
-	EVALUATE_OUTSIDE,			/* does not satisfy the filter, or out of range */
+	EVALUATE_OUTSIDE,			/* does not satisfy the filter, or out of
+								 * range */
 	EVALUATE_ROW,				/* *row is the row, with one reference */
 	EVALUATE_MISSING			/* depends on a value that WAL lacks */
 } EvaluateResult;

@@ -149,7 +149,7 @@ extern void feed_drop(Feed *feed);
 extern Feed *feed_find(int64 id);
 extern long feed_count(void);
 
-/* All of them: start a scan, then fetch until NULL; end early by hash_seq_term. */
+/* All of them: start a scan, fetch until NULL; end early by hash_seq_term. */
 extern void feed_scan(HASH_SEQ_STATUS *status);
 extern Feed *feed_scan_next(HASH_SEQ_STATUS *status);
 

@@ -5,7 +5,6 @@
 #ifndef LIVE_TOPN_LAUNCHER_H
 #define LIVE_TOPN_LAUNCHER_H
 
-#include "access/xlogdefs.h"
 #include "port/atomics.h"
 #include "storage/latch.h"
 #include "utils/timestamp.h"

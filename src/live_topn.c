@@ -18,7 +18,6 @@
 #include "launcher.h"
 #include "message.h"
 #include "miscadmin.h"
-#include "query_functions.h"
 #include "reconcile.h"
 #include "refill.h"
 #include "replication/output_plugin.h"

@@ -7,10 +7,8 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
-#include "common/file_perm.h"
 #include "message.h"
 #include "storage/fd.h"
-#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 

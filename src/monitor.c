@@ -8,29 +8,23 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "answer.h"
 #include "commands/dbcommands.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "launcher.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "request.h"
 #include "setup.h"
 #include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
-#include "worker.h"
 
 PG_FUNCTION_INFO_V1(live_topn_stats);
 PG_FUNCTION_INFO_V1(live_topn_workers);
 
-#define STATS_COLUMNS	(SUBSCRIPTION_STATS_INT64S + 2)
-
-/* Position of refill_time among the int64s of SubscriptionStats. */
-#define STATS_REFILL_TIME	10
-#define STATS_LSN			14
-
+#define STATS_COLUMNS	(NUM_STATS + 2)
 #define WORKERS_COLUMNS	13
 
 /*
@@ -53,10 +47,10 @@ live_topn_stats(PG_FUNCTION_ARGS)
 	if (answer == NULL)
 	{
 		memset(nulls, true, sizeof(nulls));
-		nulls[STATS_COLUMNS - 2] = false;
-		values[STATS_COLUMNS - 2] = CStringGetTextDatum("no worker");
-		nulls[STATS_COLUMNS - 1] = false;
-		values[STATS_COLUMNS - 1] = CStringGetTextDatum(why);
+		nulls[NUM_STATS] = false;
+		values[NUM_STATS] = CStringGetTextDatum("no worker");
+		nulls[NUM_STATS + 1] = false;
+		values[NUM_STATS + 1] = CStringGetTextDatum(why);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 nulls);
 		return (Datum) 0;
@@ -68,13 +62,13 @@ live_topn_stats(PG_FUNCTION_ARGS)
 		const char *text;
 
 		memset(nulls, false, sizeof(nulls));
-		for (int i = 0; i < SUBSCRIPTION_STATS_INT64S; i++)
+		for (int i = 0; i < NUM_STATS; i++)
 		{
 			int64		value = pq_getmsgint64(answer);
 
-			if (i == STATS_REFILL_TIME)
+			if (i == STAT_REFILL_TIME)
 				values[i] = Float8GetDatum(value / 1000.0);
-			else if (i == STATS_LSN)
+			else if (i == STAT_LSN)
 			{
 				values[i] = LSNGetDatum((XLogRecPtr) value);
 				nulls[i] = value == 0;
@@ -83,12 +77,10 @@ live_topn_stats(PG_FUNCTION_ARGS)
 				values[i] = Int64GetDatum(value);
 		}
 		text = pq_getmsgrawstring(answer);
-
-		values[STATS_COLUMNS - 2] = CStringGetTextDatum(text);
+		values[NUM_STATS] = CStringGetTextDatum(text);
 		text = pq_getmsgrawstring(answer);
-
-		values[STATS_COLUMNS - 1] = CStringGetTextDatum(text);
-		nulls[STATS_COLUMNS - 1] = text[0] == '\0';
+		values[NUM_STATS + 1] = CStringGetTextDatum(text);
+		nulls[NUM_STATS + 1] = text[0] == '\0';
 
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 nulls);

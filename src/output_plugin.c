@@ -21,7 +21,6 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "commands/defrem.h"
 #include "compat.h"
 #include "libpq/pqformat.h"
 #include "message.h"
@@ -229,8 +228,9 @@ take_batch(LogicalDecodingContext *ctx, Stream *stream, ReorderBufferTXN *txn,
 				name_length;
 	ListCell   *lc;
 
-	if (!message_is_genuine(&at) || !message_number(&at, &owner) || !message_number(&at, &id) ||
-		!message_number(&at, &seq) || !message_number(&at, &name_length) ||
+	if (!message_is_genuine(&at) || !message_number(&at, &owner) ||
+		!message_number(&at, &id) || !message_number(&at, &seq) ||
+		!message_number(&at, &name_length) ||
 		name_length < 0 || strlen(at) < 1 + name_length)
 		return;
 	at++;

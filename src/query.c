@@ -19,7 +19,6 @@
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
-#include "optimizer/tlist.h"
 #include "parser/analyze.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"

@@ -7,7 +7,6 @@
 
 #include "nodes/parsenodes.h"
 #include "tcop/dest.h"
-#include "utils/snapshot.h"
 
 /* One column of the total order, most significant first. */
 typedef struct SortKey
@@ -41,10 +40,11 @@ typedef struct TopnQuery
 	bool		keyless;		/* identity is the whole row: keys are all
 								 * columns of the table (not dropped) as plain
 								 * Vars in attnum order, each of them also a
-								 * sort column in image order at the end.  (The
-								 * database worker may not look up row types;
-								 * only the SQL of query_read orders by t.*
-								 * USING *< and compares with a whole row.) */
+								 * sort column in image order at the end.
+								 * (The database worker may not look up row
+								 * types; only the SQL of query_read orders by
+								 * t.* USING *< and compares with a whole
+								 * row.) */
 	int64		offset;			/* rows skipped before the result */
 	int64		limit;			/* N */
 	int			nties;			/* WITH TIES: the result goes on while these
@@ -55,8 +55,8 @@ typedef struct TopnQuery
 	/* what else it depends on; see depend.c */
 	List	   *depends;		/* OIDs of views, and of composite types'
 								 * relations */
-	List	   *shadows;		/* hash values (RELNAMENSP) of names that would
-								 * be found before that of the relation */
+	List	   *shadows;		/* hash values (RELNAMENSP) of names that
+								 * would be found before that of the relation */
 	bool		enums;			/* a column has labels of an enum */
 	bool		functions;		/* a function could be replaced */
 	uint64		definitions;	/* hash of those of functions and types */

@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/catalog.h"
 #include "catalog/heap.h"
@@ -19,7 +18,6 @@
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_namespace.h"
 #include "nodes/nodeFuncs.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "query_check.h"

@@ -8,13 +8,14 @@
 #include "nodes/parsenodes.h"
 #include "parser/parse_node.h"
 
+/* LIMIT and OFFSET together must not be more. */
+#define MAX_HELD_ROWS	1000000000
+
 /*
  * All of these raise ERRCODE_FEATURE_NOT_SUPPORTED, with the reason, a cursor
  * position in pstate->p_sourcetext where there is one, and a hint.
  */
 extern void check_statement(ParseState *pstate, RawStmt *raw);
-/* LIMIT and OFFSET together must not be more. */
-#define MAX_HELD_ROWS	1000000000
 
 extern void check_page(int64 offset, int64 limit);
 

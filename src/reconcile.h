@@ -31,8 +31,8 @@ typedef enum ReconcileResult
 {
 	RECONCILED,
 	RECONCILE_LATER,			/* first go on to commit *later */
-	RECONCILE_READ_AGAIN		/* needs a value that neither WAL nor the
-								 * read has */
+	RECONCILE_READ_AGAIN		/* needs a value that neither WAL nor the read
+								 * has */
 } ReconcileResult;
 
 /*

@@ -1,64 +1,30 @@
 /*
  * refill.c
- *	  Refill workers: queries of the database worker, run by others.
+ *	  Refill workers, as the database worker sees them.
  *
- * The first half runs in the database worker: the pool.  The second is the
- * refill worker.  What makes a read usable by reconcile.c is the order of
- * its steps: lock the table, take the snapshot, then read the WAL insert
- * position; TRUNCATE and table rewrites are not MVCC-safe, so the lock comes
- * first and is held to the end.
+ * This is their pool, in the database worker; refill_worker.c is what they do.
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/xact.h"
-#include "access/xlog.h"
-#include "catalog/pg_authid.h"
-#include "catalog/pg_inherits.h"
-#include "catalog/pg_type.h"
-#include "common/pg_prng.h"
-#include "executor/spi.h"
 #include "libpq/pqformat.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
 #include "refill.h"
-#include "request.h"
-#include "setup.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
-#include "storage/lmgr.h"
+#include "storage/proc.h"
 #include "storage/shm_mq.h"
 #include "storage/shm_toc.h"
-#include "tcop/tcopprot.h"
-#include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/inval.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
-#include "utils/syscache.h"
-#include "utils/timeout.h"
+#include "utils/timestamp.h"
+#include "wakeup.h"
 
-#define REFILL_MAGIC		0x746f706e
-#define REFILL_QUEUE_SIZE	(64 * 1024)
 #define REFILL_MAX_WORKERS	64
 #define REFILL_IDLE_MS		10000	/* then a worker is let go */
 #define REFILL_RETRY_MS		1000	/* after one could not be started */
 #define REFILL_WARN_MS		60000	/* warn of that so often */
 
-/* Keys in the segment's table of contents. */
-#define REFILL_KEY_IN		1
-#define REFILL_KEY_OUT		2
-
-/* The first key of the advisory locks of debug_refill_stops. */
-#define REFILL_STOP_KEY		1819243378
-
 int			refill_max_workers = 2;
-int			refill_timeout_ms = 0;
-bool		refill_debug_stops = false;
-int			refill_debug_delay = 0;
 
 typedef struct RefillJob
 {
@@ -482,363 +448,15 @@ refill_next_timeout(const RefillPool *pool)
 	long		timeout = -1;
 
 	if (pool->queue != NIL && pool->retry_at > now)
-		timeout = TimestampDifferenceMilliseconds(now, pool->retry_at) + 1;
+		timeout = timeout_until(timeout, now, pool->retry_at);
 	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
 	{
 		const RefillSlot *slot = &pool->slots[i];
-		long		left;
+		TimestampTz end = TimestampTzPlusMilliseconds(slot->idle_since,
+													  REFILL_IDLE_MS);
 
-		if (slot->segment == NULL || slot->job)
-			continue;
-		left = TimestampDifferenceMilliseconds(now,
-											   TimestampTzPlusMilliseconds(slot->idle_since,
-																		   REFILL_IDLE_MS)) + 1;
-		timeout = timeout < 0 ? left : Min(timeout, left);
+		if (slot->segment && slot->job == NULL)
+			timeout = timeout_until(timeout, now, end);
 	}
 	return timeout;
-}
-
-/* ---- the refill worker ---- */
-
-typedef struct RefillTask
-{
-	SubscriptionRow row;
-	const char *known;
-	uint64		limit;
-	MinimalTuple after;
-} RefillTask;
-
-/* A destination that sends rows to the database worker. */
-typedef struct RowSender
-{
-	DestReceiver pub;
-	shm_mq_handle *out;
-	StringInfoData buffer;
-} RowSender;
-
-static void
-send_message(shm_mq_handle *out, StringInfo message)
-{
-	if (shm_mq_send(out, message->len, message->data, false, true) !=
-		SHM_MQ_SUCCESS)
-		proc_exit(0);			/* nobody is interested any more */
-}
-
-static void
-flush_rows(RowSender *sender)
-{
-	if (sender->buffer.len > 1)
-		send_message(sender->out, &sender->buffer);
-	resetStringInfo(&sender->buffer);
-	pq_sendbyte(&sender->buffer, 'T');
-}
-
-static bool
-send_row(TupleTableSlot *slot, DestReceiver *self)
-{
-	RowSender  *sender = (RowSender *) self;
-	MinimalTuple tuple = ExecCopySlotMinimalTuple(slot);
-
-	pq_sendint32(&sender->buffer, tuple->t_len);
-	pq_sendbytes(&sender->buffer, (char *) tuple, tuple->t_len);
-	pfree(tuple);
-	if (sender->buffer.len > REFILL_QUEUE_SIZE / 2)
-		flush_rows(sender);
-	return true;
-}
-
-static void
-sender_startup(DestReceiver *self, int operation, TupleDesc desc)
-{
-}
-
-static void
-sender_nothing(DestReceiver *self)
-{
-}
-
-/*
- * A place where tests can hold or slow us.
- */
-static void
-debug_stop(int n)
-{
-	if (refill_debug_stops)
-	{
-		Datum		key = Int32GetDatum(REFILL_STOP_KEY);
-
-		DirectFunctionCall2(pg_advisory_lock_shared_int4, key,
-							Int32GetDatum(n));
-		DirectFunctionCall2(pg_advisory_unlock_shared_int4, key,
-							Int32GetDatum(n));
-	}
-	if (refill_debug_delay > 0)
-	{
-		pg_usleep(pg_prng_uint64_range(&pg_global_prng_state, 0,
-									   refill_debug_delay) * 1000);
-		CHECK_FOR_INTERRUPTS();
-	}
-}
-
-/*
- * Lock the table and its partitions, then take the snapshot and the WAL
- * position.  A partition that was attached in between is not locked: again.
- */
-static void
-lock_and_take_snapshot(Oid relid)
-{
-	for (;;)
-	{
-		List	   *locked = find_all_inheritors(relid, AccessShareLock, NULL);
-		List	   *now;
-		bool		same;
-
-		debug_stop(1);
-		PushActiveSnapshot(GetTransactionSnapshot());
-		now = find_all_inheritors(relid, NoLock, NULL);
-		same = list_difference_oid(now, locked) == NIL;
-		list_free(locked);
-		list_free(now);
-		if (same)
-			return;
-		PopActiveSnapshot();
-	}
-}
-
-/* Run one request in the transaction that is open. */
-static void
-run_task(RefillTask *task, shm_mq_handle *out)
-{
-	instr_time	start,
-				elapsed;
-	TopnQuery  *query;
-	char	   *text;
-	StringInfoData message;
-	RowSender	sender = {0};
-	Snapshot	snapshot;
-	XLogRecPtr	lsn;
-
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(task->row.owner)))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("role with OID %u does not exist", task->row.owner)));
-	SetUserIdAndSecContext(task->row.owner, SECURITY_RESTRICTED_OPERATION);
-	catalog_apply_settings(task->row.nsettings, task->row.settings);
-
-	/* a commit is visible before others are told what it invalidates */
-	if (task->limit == 0)
-		InvalidateSystemCaches();
-
-	INSTR_TIME_SET_CURRENT(start);
-	debug_stop(0);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	query = query_analyze(task->row.query, task->row.nargs, task->row.args);
-	PopActiveSnapshot();
-	text = query_to_text(query);
-
-	initStringInfo(&message);
-	if (task->known[0] != '\0' && !query_text_equal(text, task->known))
-	{
-		pq_sendbyte(&message, 'C');
-		pq_sendstring(&message, text);
-		send_message(out, &message);
-		return;
-	}
-
-	lock_and_take_snapshot(query->relid);
-	snapshot = GetActiveSnapshot();
-	lsn = GetXLogInsertRecPtr();
-	debug_stop(2);
-
-	sender.pub.receiveSlot = send_row;
-	sender.pub.rStartup = sender_startup;
-	sender.pub.rShutdown = sender_nothing;
-	sender.pub.rDestroy = sender_nothing;
-	sender.pub.mydest = DestNone;
-	sender.out = out;
-	initStringInfo(&sender.buffer);
-	flush_rows(&sender);
-	if (task->limit > 0)
-		query_read(query, task->after, task->limit, &sender.pub);
-	flush_rows(&sender);
-	debug_stop(3);
-
-	/* the database worker sees flushed WAL only: don't let it wait */
-	request_flush_point();
-
-	INSTR_TIME_SET_CURRENT(elapsed);
-	INSTR_TIME_SUBTRACT(elapsed, start);
-	pq_sendbyte(&message, 'D');
-	pq_sendint32(&message, snapshot->xmin);
-	pq_sendint32(&message, snapshot->xmax);
-	pq_sendint32(&message, snapshot->xcnt);
-	for (uint32 i = 0; i < snapshot->xcnt; i++)
-		pq_sendint32(&message, snapshot->xip[i]);
-	pq_sendint64(&message, lsn);
-	pq_sendint64(&message, INSTR_TIME_GET_MICROSEC(elapsed));
-	pq_sendstring(&message, text);
-	PopActiveSnapshot();
-	send_message(out, &message);
-}
-
-/* As the bootstrap superuser, whom the table belongs to or not. */
-static void
-drop_subscription(int64 id, shm_mq_handle *out)
-{
-	Oid			types[1] = {INT8OID};
-	Datum		values[1] = {Int64GetDatum(id)};
-	StringInfoData message;
-
-	SPI_connect();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	if (SPI_execute_with_args("DELETE FROM " CATALOG_SCHEMA "." CATALOG_TABLE
-							  " WHERE id OPERATOR(pg_catalog.=) $1",
-							  1, types, values, NULL, false,
-							  0) != SPI_OK_DELETE)
-		elog(ERROR, "could not drop subscription " INT64_FORMAT, id);
-	PopActiveSnapshot();
-	SPI_finish();
-
-	initStringInfo(&message);
-	pq_sendbyte(&message, 'C');
-	pq_sendstring(&message, "");
-	send_message(out, &message);
-}
-
-static RefillTask *
-read_task(StringInfo message)
-{
-	RefillTask *task = palloc0(sizeof(RefillTask));
-	SubscriptionRow *row = &task->row;
-	int			after_len;
-
-	row->owner = pq_getmsgint(message, 4);
-	row->nsettings = pq_getmsgint(message, 4);
-	row->settings = palloc(sizeof(char *) * Max(row->nsettings, 1));
-	for (int i = 0; i < row->nsettings; i++)
-		row->settings[i] = pstrdup(pq_getmsgrawstring(message));
-	row->query = pstrdup(pq_getmsgrawstring(message));
-	row->nargs = pq_getmsgint(message, 4);
-	row->args = palloc0(sizeof(char *) * Max(row->nargs, 1));
-	for (int i = 0; i < row->nargs; i++)
-		if (pq_getmsgbyte(message) == 0)
-			row->args[i] = pstrdup(pq_getmsgrawstring(message));
-	task->known = pstrdup(pq_getmsgrawstring(message));
-	task->limit = pq_getmsgint64(message);
-	after_len = pq_getmsgint(message, 4);
-	if (after_len >= 0)
-	{
-		task->after = palloc(after_len);
-		memcpy(task->after, pq_getmsgbytes(message, after_len), after_len);
-	}
-	return task;
-}
-
-/*
- * Run one request; an error becomes the answer.
- */
-static void
-serve(char *data, Size len, shm_mq_handle *out)
-{
-	MemoryContext context = CurrentMemoryContext;
-
-	PG_TRY();
-	{
-		StringInfoData message = {.data = data,.len = len,.maxlen = len};
-
-		SetCurrentStatementStartTimestamp();
-		StartTransactionCommand();
-		if (pq_getmsgbyte(&message) == 'X')
-			drop_subscription(pq_getmsgint64(&message), out);
-		else
-		{
-			RefillTask *task = read_task(&message);
-
-			XactReadOnly = true;
-			pgstat_report_activity(STATE_RUNNING, task->row.query);
-			if (refill_timeout_ms > 0)
-				enable_timeout_after(STATEMENT_TIMEOUT, refill_timeout_ms);
-			run_task(task, out);
-			disable_timeout(STATEMENT_TIMEOUT, false);
-		}
-		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
-		CommitTransactionCommand();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-		StringInfoData message;
-
-		HOLD_INTERRUPTS();
-		disable_all_timeouts(false);
-		QueryCancelPending = false;
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		AbortCurrentTransaction();
-		MemoryContextSwitchTo(context);
-		RESUME_INTERRUPTS();
-
-		initStringInfo(&message);
-		pq_sendbyte(&message, 'E');
-		pq_sendint32(&message, error->sqlerrcode);
-		pq_sendstring(&message, error->message);
-		send_message(out, &message);
-	}
-	PG_END_TRY();
-}
-
-void
-live_topn_refill_main(Datum main_arg)
-{
-	Oid			dboid;
-	dsm_segment *segment;
-	shm_toc    *toc;
-	shm_mq	   *in,
-			   *out;
-	shm_mq_handle *in_handle,
-			   *out_handle;
-	MemoryContext context;
-
-	memcpy(&dboid, MyBgworkerEntry->bgw_extra, sizeof(Oid));
-	pqsignal(SIGTERM, die);
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	BackgroundWorkerUnblockSignals();
-
-	segment = dsm_attach(DatumGetUInt32(main_arg));
-	if (segment == NULL)
-		proc_exit(0);			/* the database worker has gone */
-	dsm_pin_mapping(segment);
-	toc = shm_toc_attach(REFILL_MAGIC, dsm_segment_address(segment));
-	in = shm_toc_lookup(toc, REFILL_KEY_IN, false);
-	out = shm_toc_lookup(toc, REFILL_KEY_OUT, false);
-	shm_mq_set_receiver(in, MyProc);
-	shm_mq_set_sender(out, MyProc);
-	in_handle = shm_mq_attach(in, segment, NULL);
-	out_handle = shm_mq_attach(out, segment, NULL);
-
-	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
-	setup_process();
-
-	context = AllocSetContextCreate(TopMemoryContext, "live_topn request",
-									ALLOCSET_DEFAULT_SIZES);
-	for (;;)
-	{
-		Size		len;
-		void	   *data;
-
-		MemoryContextSwitchTo(context);
-		MemoryContextReset(context);
-		pgstat_report_activity(STATE_IDLE, NULL);
-		if (shm_mq_receive(in_handle, &len, &data, false) != SHM_MQ_SUCCESS)
-			break;
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
-		AcceptInvalidationMessages();
-		serve(data, len, out_handle);
-	}
-	proc_exit(0);
 }

@@ -38,6 +38,13 @@
 #include "query.h"
 #include "reconcile.h"
 
+#define REFILL_MAGIC		0x746f706e	/* of the segment */
+#define REFILL_QUEUE_SIZE	(64 * 1024)
+
+/* Keys in the segment's table of contents. */
+#define REFILL_KEY_IN		1
+#define REFILL_KEY_OUT		2
+
 extern int	refill_max_workers; /* live_topn.max_refill_workers */
 extern int	refill_timeout_ms;	/* live_topn.refill_timeout */
 extern bool refill_debug_stops; /* live_topn.debug_refill_stops */

@@ -106,11 +106,11 @@ request_shmem_startup(void)
 
 /*
  * The insert pointer at the very start of a page's contents means the end of
- * the page before, for XLogFlush: nothing is written behind the header yet,
- * and a request to flush so far is one beyond the end of WAL.
+ * the page before: nothing is written behind the header yet, and no record
+ * ends there.
  */
 XLogRecPtr
-request_flush_point(void)
+request_insert_point(void)
 {
 	XLogRecPtr	lsn = GetXLogInsertRecPtr();
 
@@ -118,6 +118,14 @@ request_flush_point(void)
 		lsn -= SizeOfXLogLongPHD;
 	else if (lsn % XLOG_BLCKSZ == SizeOfXLogShortPHD)
 		lsn -= SizeOfXLogShortPHD;
+	return lsn;
+}
+
+XLogRecPtr
+request_flush_point(void)
+{
+	XLogRecPtr	lsn = request_insert_point();
+
 	XLogFlush(lsn);
 	return lsn;
 }

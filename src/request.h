@@ -42,7 +42,8 @@ extern void request_shmem_startup(void);
 /*
  * Ask the worker of this database and wait for the answer, which is in
  * CurrentMemoryContext.  The worker answers once it has applied and published
- * all WAL before args->upto.  timeout is in milliseconds.  Starts a worker and waits for it where there is none.
+ * all WAL before args->upto.  timeout is in milliseconds.  Starts a worker and
+ * waits for it where there is none.
  *
  * NULL if the worker found no subscriptions in this database and retired.
  *
@@ -60,9 +61,11 @@ extern StringInfo request_try(const RequestArgs *args, int timeout,
 							  const char **why);
 
 /*
- * The end of all WAL so far, flushed to disk: everything visible to this
- * transaction's next snapshot was committed before it.
+ * The end of all WAL so far, as the end of its last record; and the same,
+ * flushed to disk: everything visible to this transaction's next snapshot was
+ * committed before it.
  */
+extern XLogRecPtr request_insert_point(void);
 extern XLogRecPtr request_flush_point(void);
 
 /* ---- for the launcher and the database worker ---- */

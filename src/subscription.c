@@ -24,7 +24,6 @@
 #include "launcher.h"
 #include "message.h"
 #include "miscadmin.h"
-#include "port/pg_bswap.h"
 #include "query.h"
 #include "replication/message.h"
 #include "setup.h"

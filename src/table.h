@@ -8,7 +8,7 @@
 #include "access/htup.h"
 #include "access/tupconvert.h"
 #include "executor/tuptable.h"
-#include "utils/rel.h"
+#include "utils/relcache.h"
 
 /* The rows of a table in the format of one of its ancestors, or its own. */
 typedef struct TableView

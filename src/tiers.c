@@ -39,7 +39,6 @@
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
-#include "optimizer/tlist.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 

@@ -14,14 +14,13 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "answer.h"
 #include "apply.h"
 #include "catalog.h"
 #include "checkpoint.h"
 #include "decoder.h"
 #include "deliver.h"
 #include "launcher.h"
-#include "libpq/pqformat.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -38,6 +37,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
+#include "wakeup.h"
 #include "worker.h"
 
 #define RECORDS_PER_TURN	2000
@@ -49,7 +49,6 @@
 #define PUBLISH_RETRY_MS	1000	/* after publishing failed */
 
 static RefillPool *pool;
-static List *requests;			/* of Request, not answered yet */
 static TimestampTz confirmed_at;
 static TimestampTz publish_after;	/* a failure: not before */
 static XLogRecPtr replay_end;	/* up to here an earlier worker may have been */
@@ -99,7 +98,7 @@ read_catalog(Oid *relid, ReadView *view)
 							   Max(snapshot->xcnt, 1));
 		memcpy(view->snapshot.xip, snapshot->xip,
 			   sizeof(TransactionId) * snapshot->xcnt);
-		view->lsn = GetXLogInsertRecPtr();
+		view->lsn = request_insert_point();
 		PopActiveSnapshot();
 		table_close(relation, AccessShareLock);
 	}
@@ -198,227 +197,6 @@ start(MemoryContext context, const char *slot_name)
 	launcher_set_state(WORKER_RUNNING);
 	return true;
 }
-
-/* The shorter of two time-outs, of which -1 is none. */
-static long
-shorter(long a, long b)
-{
-	if (a < 0 || b < 0)
-		return Max(a, b);
-	return Min(a, b);
-}
-
-/* ---- requests ---- */
-
-static void
-answer_snapshot(Request *request, Feed *feed)
-{
-	ResultPage	page = feed_page(feed);
-	StringInfoData answer;
-
-	initStringInfo(&answer);
-	pq_sendint64(&answer, feed->seq);
-	pq_sendint64(&answer, apply_position()->lsn);
-	pq_sendint32(&answer, strlen(feed->query_text));
-	pq_sendbytes(&answer, feed->query_text, strlen(feed->query_text));
-	pq_sendint64(&answer, page.end - page.skip);
-	for (uint32 i = page.skip; i < page.end; i++)
-	{
-		MinimalTuple tuple = RowTuple(window_nth(feed->window, i));
-
-		pq_sendint32(&answer, tuple->t_len);
-		pq_sendbytes(&answer, (char *) tuple, tuple->t_len);
-	}
-	request_answer(request, &answer);
-	pfree(answer.data);
-}
-
-static void
-answer_poll(Request *request, Feed *feed)
-{
-	StringInfoData answer;
-
-	initStringInfo(&answer);
-	if (!history_append_after(feed->history, request->args.after, feed->seq,
-							  &answer))
-		pq_sendint32(&answer, -1);
-	request_answer(request, &answer);
-	pfree(answer.data);
-}
-
-static void
-append_stats(StringInfo answer, const Feed *feed)
-{
-	const Window *window = feed->window;
-	int64		stats[SUBSCRIPTION_STATS_INT64S] = {
-		feed->id,
-		window ? window_size(window) : 0,
-		window ? feed->page.end - feed->page.skip : 0,
-		feed->cushion,
-		window ? window->bytes : 0,
-		feed->changes,
-		feed->batches,
-		feed->deltas,
-		feed->refills,
-		feed->refilled_rows,
-		feed->refill_time,
-		feed->coalesced,
-		feed->resets,
-		feed->seq,
-		feed->last_lsn,
-	};
-
-	for (int i = 0; i < SUBSCRIPTION_STATS_INT64S; i++)
-		pq_sendint64(answer, stats[i]);
-	pq_sendstring(answer, feed_state(feed));
-	pq_sendstring(answer, feed->error ? feed->error : "");
-}
-
-static void
-answer_stats(Request *request)
-{
-	HASH_SEQ_STATUS status;
-	StringInfoData answer;
-	Feed	   *feed;
-
-	initStringInfo(&answer);
-	pq_sendint32(&answer, feed_count());
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		append_stats(&answer, feed);
-	request_answer(request, &answer);
-	pfree(answer.data);
-}
-
-static void
-answer_sync(Request *request)
-{
-	StringInfoData answer;
-
-	initStringInfo(&answer);
-	pq_sendint64(&answer, apply_position()->lsn);
-	request_answer(request, &answer);
-	pfree(answer.data);
-}
-
-/* Is all that the request waits for applied and published? */
-static bool
-can_answer(Request *request)
-{
-	Feed	   *feed;
-
-	if (request->args.kind == REQUEST_STATS ||
-		request->args.kind == REQUEST_RENEW)
-		return true;
-	if (apply_position()->lsn < request->args.upto || deliver_pending() > 0)
-		return false;
-	if (request->args.kind == REQUEST_SYNC)
-		return feed_all_current();
-
-	feed = feed_find(request->args.id);
-	if (feed == NULL || feed->error)
-		return true;
-	if (!feed_is_current(feed))
-		return false;
-	if (request->args.kind == REQUEST_SNAPSHOT)
-	{
-		/* what clients read goes with the last batch */
-		feed_flush(feed);
-		return deliver_pending() == 0;
-	}
-	if (request->deadline == 0)
-		request->deadline =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-										request->args.wait_ms);
-	return feed->seq != request->args.after ||
-		GetCurrentTimestamp() >= request->deadline;
-}
-
-/* Answer what concerns one subscription, or say why not. */
-static void
-answer_of_feed(Request *request)
-{
-	Feed	   *feed = feed_find(request->args.id);
-
-	if (feed == NULL)
-		request_answer_error(request, ERRCODE_UNDEFINED_OBJECT,
-							 "subscription does not exist", NULL);
-	else if (request->args.kind == REQUEST_RENEW)
-	{
-		feed_renew(feed);
-		answer_sync(request);
-	}
-	else if (feed->error)
-	{
-		char	   *message = psprintf("subscription \"%s\" is in error: %s",
-									   feed->row->name, feed->error);
-
-		request_answer_error(request, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 message,
-							 "It goes on by itself when the cause is gone.");
-		pfree(message);
-	}
-	else if (request->args.kind == REQUEST_SNAPSHOT)
-		answer_snapshot(request, feed);
-	else
-		answer_poll(request, feed);
-}
-
-static void
-answer(Request *request)
-{
-	if (request->args.kind == REQUEST_SYNC)
-		answer_sync(request);
-	else if (request->args.kind == REQUEST_STATS)
-		answer_stats(request);
-	else
-		answer_of_feed(request);
-}
-
-/* Milliseconds until a poll is answered anyway, -1 if there is none. */
-static long
-request_next_timeout(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	long		timeout = -1;
-	ListCell   *lc;
-
-	foreach(lc, requests)
-	{
-		Request    *request = lfirst(lc);
-
-		if (request->deadline > 0)
-			timeout = shorter(timeout,
-							  TimestampDifferenceMilliseconds(now,
-															  request->deadline) + 1);
-	}
-	return timeout;
-}
-
-static void
-answer_requests(void)
-{
-	Request    *request;
-	ListCell   *lc;
-
-	request_progress();
-	while ((request = request_next()) != NULL)
-		requests = lappend(requests, request);
-
-	foreach(lc, requests)
-	{
-		request = lfirst(lc);
-		if (request_abandoned(request))
-			request_drop(request);
-		else if (!can_answer(request))
-			continue;
-		else
-			answer(request);
-		requests = foreach_delete_current(requests, lc);
-	}
-}
-
-/* ---- the loop ---- */
 
 static bool
 is_replaying(void)
@@ -571,15 +349,15 @@ wait(XLogRecPtr flushed)
 	launcher_set_waiting(true);
 	if (GetFlushRecPtr(NULL) == flushed)
 	{
-		timeout = shorter(timeout, refill_next_timeout(pool));
-		timeout = shorter(timeout, feed_next_timeout());
-		timeout = shorter(timeout, request_next_timeout());
+		timeout = shorter_timeout(timeout, refill_next_timeout(pool));
+		timeout = shorter_timeout(timeout, feed_next_timeout());
+		timeout = shorter_timeout(timeout, answer_next_timeout());
 		if (committed > flushed)
 			timeout = FLUSH_POLL_MS;
 		if (deliver_pending() > 0)
-			timeout = shorter(timeout, PUBLISH_RETRY_MS);
+			timeout = shorter_timeout(timeout, PUBLISH_RETRY_MS);
 		if (ShutdownRequestPending)
-			timeout = shorter(timeout, SHUTDOWN_MS / 10);
+			timeout = shorter_timeout(timeout, SHUTDOWN_MS / 10);
 		events = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						   timeout, PG_WAIT_EXTENSION);

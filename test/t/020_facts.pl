@@ -56,6 +56,10 @@ my @scenarios = (
 	[
 		'TRUNCATE while the refill waits for its lock',
 		['undo'], 1, \&truncate_before_lock
+	],
+	[
+		'WAL ends with a page when the snapshot is taken',
+		[], 0, \&end_of_page
 	]);
 
 for my $identity ('DEFAULT', 'FULL')
@@ -157,6 +161,21 @@ sub truncate_before_lock
 	return;
 }
 
+# The insert position is behind the header of the next page then, and decoding
+# does not get there before somebody writes more.
+sub end_of_page
+{
+	subscribe(0);
+	$stops->hold(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit('DELETE FROM items WHERE id = 20', '19 18 17');
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	fill_page();
+	$stops->release(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	$session->dbh->do(q{SELECT topn_sync('3 s')});
+	$session->sync;
+	return;
+}
+
 # ---- steps ----
 
 sub subscribe
@@ -183,6 +202,27 @@ sub here
 {
 	return scalar $writer->selectrow_array(
 		'SELECT pg_current_wal_insert_lsn()');
+}
+
+# Write WAL up to the end of a page.
+sub fill_page
+{
+	my $left = sub {
+		return 8192 - $writer->selectrow_array(
+			"SELECT (pg_current_wal_insert_lsn() - '0/0') % 8192");
+	};
+	my $emit = sub {
+		$writer->do("SELECT pg_logical_emit_message(false, 'fill',
+			repeat('x', $_[0]))");
+	};
+
+	$emit->(500) while $left->() < 4000;
+	my $before = $left->();
+	$emit->(1000);
+	my $overhead = $before - $left->() - 1000;
+	$emit->($left->() - $overhead);
+	is($left->(), 8192 - 24, '  (WAL ends with a page)');
+	return;
 }
 
 # ---- judgement ----

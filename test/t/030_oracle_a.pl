@@ -253,7 +253,9 @@ sub check
 		$total{deltas} += @{ $batch->{deltas} };
 		check_shortest($client, $batch);
 		check_one_row($batch, @$changed)
-		  if $transaction->{single} && $client->{ranks} eq 'relative';
+		  if $transaction->{single}
+		  && $client->{ranks} eq 'relative'
+		  && !$query->ties;
 	}
 	return;
 }
@@ -294,7 +296,8 @@ sub check_shortest
 }
 
 # A commit that changed one row: only that row moves or is updated, and
-# positions are ranks in the results before and after.
+# positions are ranks in the results before and after.  (WITH TIES, any number of
+# others may leave or enter with it.)
 sub check_one_row
 {
 	my ($batch, @changed) = @_;

@@ -228,7 +228,7 @@ sub _choose_table
 	# columns are added late only at the end, and must allow it
 	@columns = $random->shuffle(@columns);
 	my @late =
-	  $random->chance(15)
+	  @columns > 1 && $random->chance(15)
 	  ? grep { !$_->{key} && !$_->{large} } $columns[-1]
 	  : ();
 	$_->{late} = 1 for @late;

@@ -24,6 +24,7 @@ sub new
 
 # No result is larger.
 sub limit   { return $_[0]{ties} ? 1_000_000 : $_[0]{limit}; }
+sub ties    { return $_[0]{ties}; }
 sub keyless { return !$_[0]{key}; }
 
 # What to subscribe to.

@@ -1,0 +1,221 @@
+/*
+ * answer.c
+ *	  The database worker answers requests of backends.
+ *
+ * A request is answered once what it waits for is applied and published.
+ */
+#include "postgres.h"
+
+#include "answer.h"
+#include "apply.h"
+#include "deliver.h"
+#include "libpq/pqformat.h"
+#include "request.h"
+#include "wakeup.h"
+
+static List *requests;			/* of Request, not answered yet */
+
+static void
+answer_snapshot(Request *request, Feed *feed)
+{
+	ResultPage	page = feed_page(feed);
+	StringInfoData answer;
+
+	initStringInfo(&answer);
+	pq_sendint64(&answer, feed->seq);
+	pq_sendint64(&answer, apply_position()->lsn);
+	pq_sendint32(&answer, strlen(feed->query_text));
+	pq_sendbytes(&answer, feed->query_text, strlen(feed->query_text));
+	pq_sendint64(&answer, page.end - page.skip);
+	for (uint32 i = page.skip; i < page.end; i++)
+	{
+		MinimalTuple tuple = RowTuple(window_nth(feed->window, i));
+
+		pq_sendint32(&answer, tuple->t_len);
+		pq_sendbytes(&answer, (char *) tuple, tuple->t_len);
+	}
+	request_answer(request, &answer);
+	pfree(answer.data);
+}
+
+static void
+answer_poll(Request *request, Feed *feed)
+{
+	StringInfoData answer;
+
+	initStringInfo(&answer);
+	if (!history_append_after(feed->history, request->args.after, feed->seq,
+							  &answer))
+		pq_sendint32(&answer, -1);
+	request_answer(request, &answer);
+	pfree(answer.data);
+}
+
+static void
+append_stats(StringInfo answer, const Feed *feed)
+{
+	const Window *window = feed->window;
+	int64		stats[NUM_STATS] = {
+		[STAT_ID] = feed->id,
+		[STAT_HELD_ROWS] = window ? window_size(window) : 0,
+		[STAT_RESULT_ROWS] = window ? feed->page.end - feed->page.skip : 0,
+		[STAT_CUSHION] = feed->cushion,
+		[STAT_BYTES] = window ? window->bytes : 0,
+		[STAT_CHANGES] = feed->changes,
+		[STAT_BATCHES] = feed->batches,
+		[STAT_DELTAS] = feed->deltas,
+		[STAT_REFILLS] = feed->refills,
+		[STAT_REFILLED_ROWS] = feed->refilled_rows,
+		[STAT_REFILL_TIME] = feed->refill_time,
+		[STAT_COALESCED] = feed->coalesced,
+		[STAT_RESETS] = feed->resets,
+		[STAT_SEQ] = feed->seq,
+		[STAT_LSN] = feed->last_lsn,
+	};
+
+	for (int i = 0; i < NUM_STATS; i++)
+		pq_sendint64(answer, stats[i]);
+	pq_sendstring(answer, feed_state(feed));
+	pq_sendstring(answer, feed->error ? feed->error : "");
+}
+
+static void
+answer_stats(Request *request)
+{
+	HASH_SEQ_STATUS status;
+	StringInfoData answer;
+	Feed	   *feed;
+
+	initStringInfo(&answer);
+	pq_sendint32(&answer, feed_count());
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+		append_stats(&answer, feed);
+	request_answer(request, &answer);
+	pfree(answer.data);
+}
+
+static void
+answer_sync(Request *request)
+{
+	StringInfoData answer;
+
+	initStringInfo(&answer);
+	pq_sendint64(&answer, apply_position()->lsn);
+	request_answer(request, &answer);
+	pfree(answer.data);
+}
+
+/* Is all that the request waits for applied and published? */
+static bool
+can_answer(Request *request)
+{
+	Feed	   *feed;
+
+	if (request->args.kind == REQUEST_STATS ||
+		request->args.kind == REQUEST_RENEW)
+		return true;
+	if (apply_position()->lsn < request->args.upto || deliver_pending() > 0)
+		return false;
+	if (request->args.kind == REQUEST_SYNC)
+		return feed_all_current();
+
+	feed = feed_find(request->args.id);
+	if (feed == NULL || feed->error)
+		return true;
+	if (!feed_is_current(feed))
+		return false;
+	if (request->args.kind == REQUEST_SNAPSHOT)
+	{
+		/* what clients read goes with the last batch */
+		feed_flush(feed);
+		return deliver_pending() == 0;
+	}
+	if (request->deadline == 0)
+		request->deadline =
+			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+										request->args.wait_ms);
+	return feed->seq != request->args.after ||
+		GetCurrentTimestamp() >= request->deadline;
+}
+
+/* Answer what concerns one subscription, or say why not. */
+static void
+answer_of_feed(Request *request)
+{
+	Feed	   *feed = feed_find(request->args.id);
+
+	if (feed == NULL)
+		request_answer_error(request, ERRCODE_UNDEFINED_OBJECT,
+							 "subscription does not exist", NULL);
+	else if (request->args.kind == REQUEST_RENEW)
+	{
+		feed_renew(feed);
+		answer_sync(request);
+	}
+	else if (feed->error)
+	{
+		char	   *message = psprintf("subscription \"%s\" is in error: %s",
+									   feed->row->name, feed->error);
+
+		request_answer_error(request, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+							 message,
+							 "It goes on by itself when the cause is gone.");
+		pfree(message);
+	}
+	else if (request->args.kind == REQUEST_SNAPSHOT)
+		answer_snapshot(request, feed);
+	else
+		answer_poll(request, feed);
+}
+
+static void
+answer(Request *request)
+{
+	if (request->args.kind == REQUEST_SYNC)
+		answer_sync(request);
+	else if (request->args.kind == REQUEST_STATS)
+		answer_stats(request);
+	else
+		answer_of_feed(request);
+}
+
+long
+answer_next_timeout(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	long		timeout = -1;
+	ListCell   *lc;
+
+	foreach(lc, requests)
+	{
+		Request    *request = lfirst(lc);
+
+		if (request->deadline > 0)
+			timeout = timeout_until(timeout, now, request->deadline);
+	}
+	return timeout;
+}
+
+void
+answer_requests(void)
+{
+	Request    *request;
+	ListCell   *lc;
+
+	request_progress();
+	while ((request = request_next()) != NULL)
+		requests = lappend(requests, request);
+
+	foreach(lc, requests)
+	{
+		request = lfirst(lc);
+		if (request_abandoned(request))
+			request_drop(request);
+		else if (!can_answer(request))
+			continue;
+		else
+			answer(request);
+		requests = foreach_delete_current(requests, lc);
+	}
+}

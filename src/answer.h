@@ -1,0 +1,52 @@
+/*
+ * answer.h
+ *	  The database worker answers requests of backends.
+ *
+ * Answers to requests (pq_send format):
+ *
+ * REQUEST_SNAPSHOT
+ *	  int64 seq, int64 lsn, int32 length and bytes of the query's text
+ *	  (query_to_text), int64 number of rows, then for each an int32 length and
+ *	  the bytes of a MinimalTuple in the format of query_row_desc.
+ *
+ * REQUEST_POLL
+ *	  int32 number of batches, then each as int32 length and bytes; -1 if not
+ *	  all that the client lacks are kept.
+ *
+ * REQUEST_STATS
+ *	  int32 number of subscriptions, then for each NUM_STATS int64s
+ *	  and two strings (pq_sendstring): its state, and its error or ''.
+ *
+ * Others: int64 lsn up to which all is applied.
+ */
+#ifndef LIVE_TOPN_ANSWER_H
+#define LIVE_TOPN_ANSWER_H
+
+/* The numbers of a subscription in REQUEST_STATS, in order. */
+typedef enum SubscriptionStat
+{
+	STAT_ID,
+	STAT_HELD_ROWS,
+	STAT_RESULT_ROWS,
+	STAT_CUSHION,				/* rows, the current size aimed at */
+	STAT_BYTES,
+	STAT_CHANGES,				/* seen on its table */
+	STAT_BATCHES,
+	STAT_DELTAS,
+	STAT_REFILLS,
+	STAT_REFILLED_ROWS,
+	STAT_REFILL_TIME,			/* microseconds */
+	STAT_COALESCED,				/* commits that share another's batch */
+	STAT_RESETS,
+	STAT_SEQ,
+	STAT_LSN,					/* of the last batch, 0 if none */
+	NUM_STATS
+} SubscriptionStat;
+
+/* Take in requests, and answer those that can be. */
+extern void answer_requests(void);
+
+/* Milliseconds until a poll is answered anyway, -1 if there is none. */
+extern long answer_next_timeout(void);
+
+#endif							/* LIVE_TOPN_ANSWER_H */

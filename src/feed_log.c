@@ -1,0 +1,474 @@
+/*
+ * feed_log.c
+ *	  A feed follows the log: changes go in, results come out.
+ *
+ * Changes come straight from the decoder or, if the feed is behind, from the
+ * commit log.  A result is published as soon as it is known, which it is not
+ * while the window is short.
+ */
+#include "postgres.h"
+
+#include "deliver.h"
+#include "feed_private.h"
+#include "storage/procarray.h"
+#include "utils/timestamp.h"
+
+/* ---- results ---- */
+
+uint32
+feed_needed_rows(const Feed *feed)
+{
+	return feed->query->offset + feed->query->limit;
+}
+
+bool
+feed_has_open_ties(const Feed *feed)
+{
+	const Window *window = feed->window;
+	uint32		needed = feed_needed_rows(feed);
+
+	return feed->query->nties > 0 && feed->query->limit > 0 &&
+		window->end == WINDOW_BOUNDED && window_size(window) >= needed &&
+		row_compare_prefix(feed->format, window_nth(window, needed - 1),
+						   window->high, feed->query->nties) == 0;
+}
+
+bool
+feed_is_short(const Feed *feed)
+{
+	if (feed->window->end == WINDOW_COMPLETE)
+		return false;
+	return window_size(feed->window) < feed_needed_rows(feed) ||
+		feed_has_open_ties(feed);
+}
+
+ResultPage
+feed_page(const Feed *feed)
+{
+	const Window *window = feed->window;
+	uint32		size = window_size(window);
+	uint32		needed = feed_needed_rows(feed);
+	ResultPage	page = {
+		.skip = Min(feed->query->offset, size),
+		.end = Min(needed, size)
+	};
+
+	if (feed->query->nties > 0 && feed->query->limit > 0 && size > needed)
+		page.end = window_ties_end(window, window_nth(window, needed - 1),
+								   feed->query->nties);
+	return page;
+}
+
+void
+feed_settle_window(Feed *feed)
+{
+	window_settle(feed->window);
+	feed->page = feed_page(feed);
+}
+
+/* A commit has been applied whose result is not published yet. */
+static void
+cover(Feed *feed, const CommitInfo *commit)
+{
+	feed_dirty = true;
+	if (feed->covered > 0 && feed->commit.no == commit->no)
+		return;
+	if (feed->covered++ == 0)
+		feed->from = commit->lsn;
+	feed->commit = *commit;
+}
+
+/* A result that no commit made: the one at the cursor. */
+static void
+cover_now(Feed *feed)
+{
+	feed->covered = 0;
+	if (!feed->behind)
+	{
+		feed->commit = feed_position->commit;
+		feed->commit.lsn = feed_position->lsn;
+	}
+	feed->commit.xid = InvalidTransactionId;
+	feed->commit.time = GetCurrentTimestamp();
+}
+
+static Batch *
+make_reset(Feed *feed)
+{
+	Batch	   *batch = palloc0(sizeof(Batch));
+	ResultPage	page = feed_page(feed);
+
+	batch->nrows = page.end - page.skip;
+	batch->rows = palloc_extended(sizeof(Row *) * Max(batch->nrows, 1),
+								  MCXT_ALLOC_HUGE);
+	for (int i = 0; i < batch->nrows; i++)
+		batch->rows[i] = row_ref(window_nth(feed->window, page.skip + i));
+	feed->resets++;
+	return batch;
+}
+
+static Batch *
+make_deltas(Feed *feed)
+{
+	DeltaScript *script;
+	Batch	   *batch = NULL;
+
+	if (feed->window->nremoved == 0 && feed->window->nadded == 0)
+		return NULL;			/* as nearly always */
+	script = delta_script(feed->window, feed->page, feed_page(feed),
+						  strcmp(feed->row->ranks, "absolute") == 0);
+	if (script->n == 0)
+		delta_free(script);
+	else
+	{
+		batch = palloc0(sizeof(Batch));
+		batch->script = script;
+		feed->deltas += script->n;
+	}
+	return batch;
+}
+
+void
+feed_start_interval(Feed *feed)
+{
+	if (feed->row->throttle_ms > 0)
+		feed->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												feed->row->throttle_ms);
+}
+
+/*
+ * While a feed retraces what an earlier worker has done, the earlier one's
+ * batches count, of which only numbers and positions are known: the same
+ * results can have been published in other batches, if rows came from refills
+ * at other times.
+ */
+void
+feed_publish(Feed *feed)
+{
+	MemoryContext caller = MemoryContextSwitchTo(deliver_context());
+	Batch	   *batch;
+
+	Assert(!feed_is_short(feed));
+	feed_dirty = true;
+	if (feed->commit.lsn <= feed->published_lsn)
+		feed->seq = feed->published;	/* clients have this result */
+	else if (feed->covered > 1 && feed->from <= feed->published_lsn)
+	{
+		/* we cannot tell which one they have */
+		feed->reset = true;
+		feed->from = InvalidXLogRecPtr;
+	}
+
+	if (feed->commit.lsn <= feed->published_lsn)
+		batch = NULL;
+	else
+		batch = feed->reset ? make_reset(feed) : make_deltas(feed);
+	if (batch)
+	{
+		batch->seq = ++feed->seq;
+		batch->commit = feed->commit;
+		if (feed->covered > 1)
+			batch->from = feed->from;
+		feed_start_interval(feed);
+		feed->batches++;
+		feed->last_lsn = batch->commit.lsn;
+		deliver_enqueue(feed, batch);
+	}
+	if (feed->covered > 1 && feed->row->throttle_ms == 0)
+		feed->coalesced += feed->covered - 1;
+	feed->reset = false;
+	feed->held = false;
+	feed->covered = 0;
+	feed_settle_window(feed);
+	MemoryContextSwitchTo(caller);
+}
+
+/*
+ * The same unless the throttle says later: then the commits until that time
+ * share a batch.
+ */
+static void
+publish_if_due(Feed *feed)
+{
+	if (feed->row->throttle_ms > 0 && GetCurrentTimestamp() < feed->due &&
+		feed->commit.lsn > feed->published_lsn)
+	{
+		feed->held = true;
+		feed_activate(feed);
+	}
+	else
+		feed_publish(feed);
+}
+
+void
+feed_publish_error(Feed *feed)
+{
+	MemoryContext caller = MemoryContextSwitchTo(deliver_context());
+	Batch	   *batch = palloc0(sizeof(Batch));
+
+	batch->seq = ++feed->seq;
+	batch->commit.lsn = feed_position->lsn;
+	batch->commit.time = GetCurrentTimestamp();
+	batch->error = pstrdup(feed->error);
+	feed->batches++;
+	deliver_enqueue(feed, batch);
+	MemoryContextSwitchTo(caller);
+}
+
+/* ---- changes while decoding ---- */
+
+/* Start again from the table: at this commit the rows are not known. */
+static void
+lose_rows(Feed *feed)
+{
+	feed->held = false;
+	feed_drop_refill(feed);
+	window_clear(feed->window);
+	feed->lost = false;
+}
+
+static void
+apply_change(Feed *feed, const Change *change)
+{
+	feed->changes++;
+	if (!evaluator_accepts(feed->evaluator, change))
+		feed->lost = feed->recheck = true;
+	else if (!feed->lost &&
+			 !evaluate_change(feed->evaluator, feed->window, change))
+		feed->lost = true;
+
+	/* one transaction can bring any number of rows */
+	if (window_size(feed->window) >
+		2 * ((uint64) feed_needed_rows(feed) + feed->cushion) + 1000)
+		feed_balance(feed);
+}
+
+bool
+feed_change(Feed *feed, const Change *change, XLogRecPtr start)
+{
+	if (feed->behind || start < feed->applied)
+		return false;
+	if (feed->loaded)
+		apply_change(feed, change);
+	return true;
+}
+
+static void
+fall_behind(Feed *feed)
+{
+	if (!feed->behind)
+	{
+		feed->behind = true;
+		feed->cursor = feed_position->commit.no;
+		if (feed->covered == 0)
+		{
+			feed->commit = feed_position->commit;
+			feed->commit.lsn = feed_position->lsn;
+		}
+	}
+	feed_activate(feed);
+}
+
+void
+feed_commit(Feed *feed)
+{
+	if (!feed->loaded)
+		return;
+
+	cover(feed, &feed_position->commit);
+	if (feed->lost)
+		lose_rows(feed);
+	if (feed_is_short(feed) || feed->recheck)
+	{
+		feed->held = false;
+		fall_behind(feed);
+	}
+	else
+	{
+		publish_if_due(feed);
+		feed_balance(feed);
+	}
+}
+
+/* At the last commit decoded; a feed that is behind gets there later. */
+static void
+add_event(Feed *feed, bool reload)
+{
+	MemoryContext caller = MemoryContextSwitchTo(feed->context);
+	FeedEvent  *event = palloc(sizeof(FeedEvent));
+
+	event->commit = feed_position->commit;
+	event->reload = reload;
+	feed->events = lappend(feed->events, event);
+	MemoryContextSwitchTo(caller);
+}
+
+void
+feed_resync(Feed *feed)
+{
+	if (!feed->loaded)
+		feed->reset = true;
+	else if (feed->replaying && feed_position->commit.start < feed->applied)
+		return;
+	else if (feed->behind)
+		add_event(feed, false);
+	else
+	{
+		feed->reset = true;
+		cover(feed, &feed_position->commit);
+		publish_if_due(feed);
+	}
+}
+
+void
+feed_recheck(Feed *feed, bool reload)
+{
+	feed->recheck = true;
+	if (TransactionIdIsInProgress(feed_position->commit.xid))
+	{
+		MemoryContext caller = MemoryContextSwitchTo(feed->context);
+
+		feed->unseen = lappend_oid(feed->unseen, feed_position->commit.xid);
+		MemoryContextSwitchTo(caller);
+	}
+	if (feed->error)
+		feed->retry_at = Min(feed->retry_at,
+							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 MIN_BACKOFF_MS));
+	feed_activate(feed);
+	if (feed->refill_limit > 0)
+		feed_drop_refill(feed); /* what it reads must not be published */
+	if (!feed->loaded)
+		return;
+
+	if (reload && feed->behind)
+		add_event(feed, true);
+	else if (reload)
+		feed->lost = true;
+
+	if (!feed->touched && feed->lost)
+		feed_commit(feed);
+	fall_behind(feed);
+}
+
+/* ---- going through the log ---- */
+
+static bool
+apply_logged(const Change *change, void *arg)
+{
+	apply_change(arg, change);
+	return true;
+}
+
+static FeedEvent *
+next_event(const Feed *feed)
+{
+	return feed->events ? linitial(feed->events) : NULL;
+}
+
+/* The next commit of the log that concerns the feed, or NULL. */
+static LoggedCommit *
+next_commit(const Feed *feed)
+{
+	LoggedCommit *commit;
+
+	for (uint64 i = commit_log_after(feed_commit_log, feed->cursor);
+		 (commit = commit_log_get(feed_commit_log, i)) != NULL;
+		 i++)
+	{
+		if (commit->info.start >= feed->applied &&
+			commit_log_touches(commit, feed->query->relid))
+			break;
+	}
+	return commit;
+}
+
+static void
+recovered(Feed *feed)
+{
+	if (feed->error)
+	{
+		pfree(feed->error);
+		feed->error = NULL;
+		ereport(LOG,
+				(errmsg("live_topn subscription \"%s\" is out of error",
+						feed->row->name)));
+	}
+	feed->failures = 0;
+}
+
+void
+feed_settle(Feed *feed)
+{
+	if (feed->window->end == WINDOW_NOTHING)
+		return;
+
+	/* from now on no change may be left out, nor be met while decoding */
+	if (!feed->query->inert || feed_is_short(feed))
+		fall_behind(feed);
+	if (feed_is_short(feed))
+		return;
+
+	if (!feed->loaded)
+	{
+		feed->loaded = true;
+		recovered(feed);
+		if (feed->reset)
+		{
+			cover_now(feed);
+			feed_publish(feed);
+		}
+		else
+		{
+			feed_settle_window(feed);
+			deliver_announce(feed);
+		}
+		feed->announced = true;
+		feed_dirty = true;
+	}
+	else if (feed->covered > 0)
+		publish_if_due(feed);
+	else
+		feed_settle_window(feed);
+	feed_balance(feed);
+}
+
+bool
+feed_step(Feed *feed)
+{
+	LoggedCommit *commit = next_commit(feed);
+	FeedEvent  *event = next_event(feed);
+	const CommitInfo *info;
+
+	if (event && commit && event->commit.no > commit->info.no)
+		event = NULL;
+	if (event && commit && event->commit.no < commit->info.no)
+		commit = NULL;
+	if (!event && !commit)
+		return false;
+
+	info = commit ? &commit->info : &event->commit;
+	if (commit)
+		commit_log_scan(feed_commit_log, commit, feed->query->relid, false,
+						apply_logged, feed);
+	feed->cursor = info->no;
+	if (feed->loaded)
+		cover(feed, info);
+	else
+		feed->commit = *info;
+	if (event)
+	{
+		if (event->reload)
+			feed->lost = true;
+		else
+			feed->reset = true;
+		feed->events = list_delete_first(feed->events);
+		pfree(event);
+	}
+
+	if (feed->lost)
+		lose_rows(feed);
+	feed->held = false;
+	feed_settle(feed);
+	return true;
+}

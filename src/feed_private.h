@@ -1,0 +1,104 @@
+/*
+ * feed_private.h
+ *	  What the files that make up feeds share with each other only.
+ */
+#ifndef LIVE_TOPN_FEED_PRIVATE_H
+#define LIVE_TOPN_FEED_PRIVATE_H
+
+#include "commit_log.h"
+#include "feed.h"
+
+#define MIN_BACKOFF_MS		250 /* before a feed in error is tried again */
+
+/* Given to feed_startup. */
+extern CommitLog *feed_commit_log;
+extern RefillPool *feed_pool;
+extern const LogPosition *feed_position;
+
+extern bool feed_dirty;			/* something is not as it was saved */
+
+/* ---- feed.c ---- */
+
+/* Have feed_advance_all look at the feed, until it finds nothing to do. */
+extern void feed_activate(Feed *feed);
+
+/*
+ * Take over a query from text, with nothing loaded.  No batch may be pending:
+ * its rows live in the memory of the query before.
+ */
+extern void feed_set_query(Feed *feed, const char *text);
+
+extern void feed_retry_later(Feed *feed);
+
+/*
+ * Do something in a transaction, as the owner and restricted: expressions of
+ * the query, and comparison functions of its types, run here.  An error puts
+ * the feed in error.
+ */
+extern void feed_run_safely(Feed *feed,
+							void (*function) (Feed *feed, const void *arg),
+							const void *arg);
+
+/* ---- feed_log.c ---- */
+
+/* How many rows the window must hold, at least, to know the result. */
+extern uint32 feed_needed_rows(const Feed *feed);
+
+/* May rows that were not read yet be equal to the last one of the result? */
+extern bool feed_has_open_ties(const Feed *feed);
+
+/* Does the window hold too few rows to know the result? */
+extern bool feed_is_short(const Feed *feed);
+
+/* The changes so far are accounted for: this is the result clients know. */
+extern void feed_settle_window(Feed *feed);
+
+/* The throttle lets the next batch through after its interval. */
+extern void feed_start_interval(Feed *feed);
+
+/*
+ * The result is known as of feed->commit: queue what makes it from the one
+ * known before.
+ */
+extern void feed_publish(Feed *feed);
+
+/*
+ * Tell clients that their list is no longer kept.  It is what it was, so
+ * last_lsn stays.
+ */
+extern void feed_publish_error(Feed *feed);
+
+/* At the cursor: is there a result, and is it news? */
+extern void feed_settle(Feed *feed);
+
+/*
+ * Go on to the next commit or event of the log; false if there is none.  The
+ * window may be short already: what it holds stays right, and results are
+ * published where they are known.
+ */
+extern bool feed_step(Feed *feed);
+
+/* ---- feed_refill.c ---- */
+
+/* Ask for the rows beyond the window. */
+extern void feed_request_rows(Feed *feed);
+
+/*
+ * Have the query analysed again, once all that changed it is visible: a commit
+ * is decoded before that.
+ */
+extern void feed_request_check(Feed *feed);
+
+/* Forget the refill under way, and its answer. */
+extern void feed_drop_refill(Feed *feed);
+
+/*
+ * Keep the cushion: drop rows far beyond the result, ask for more in time.  A
+ * range that a refill will extend keeps its end, unless it grows too large.
+ */
+extern void feed_balance(Feed *feed);
+
+/* Use what feed_answer left in feed->answer. */
+extern void feed_take_answer(Feed *feed);
+
+#endif							/* LIVE_TOPN_FEED_PRIVATE_H */

@@ -1,0 +1,76 @@
+/*
+ * feed_restart.c
+ *	  What a feed takes over from an earlier database worker.
+ *
+ * A checkpoint has saved its window and the number of its last batch; what was
+ * published after that shows in the WAL that is decoded again.
+ */
+#include "postgres.h"
+
+#include "deliver.h"
+#include "feed_private.h"
+
+static void
+restore_window(Feed *feed, const void *arg)
+{
+	const SavedFeed *saved = arg;
+	Row		   *high = NULL;
+
+	feed_set_query(feed, saved->query_text);
+	for (int64 i = 0; i < saved->nrows; i++)
+		window_add(feed->window,
+				   row_from_tuple(feed->format, saved->rows[i]));
+	if (saved->end == WINDOW_BOUNDED)
+		high = row_from_tuple(feed->format, saved->high);
+	window_set_end(feed->window, saved->end, high);
+	feed_settle_window(feed);
+	feed->loaded = true;
+	feed->applied = saved->lsn;
+	feed->cursor = feed_position->commit.no;
+
+	/* which commits share a throttled batch is known once all is replayed */
+	feed->behind = !feed->query->inert || feed->row->throttle_ms > 0;
+}
+
+void
+feed_restore(Feed *feed, const SavedFeed *saved)
+{
+	feed->seq = feed->published = saved->seq;
+	feed->last_lsn = saved->last_lsn;
+	feed->published_lsn = Max(saved->lsn, saved->last_lsn);
+	feed->announced = true;
+	if (saved->query_text)
+		feed_run_safely(feed, restore_window, saved);
+}
+
+void
+feed_lose_history(Feed *feed, XLogRecPtr lsn)
+{
+	feed->seq = feed->published = Max(feed->seq, (int64) lsn);
+	feed->announced = true;
+}
+
+void
+feed_was_published(Feed *feed, int64 seq, XLogRecPtr lsn)
+{
+	if (!feed->replaying)
+		return;
+	feed->announced = true;
+	if (seq <= feed->published)
+		return;
+	feed->published = seq;
+	feed->published_lsn = Max(feed->published_lsn, lsn);
+	feed->seq = deliver_forget(feed, seq, feed->published_lsn);
+}
+
+void
+feed_end_replay(Feed *feed)
+{
+	if (!feed->replaying)
+		return;
+	feed->replaying = false;
+	if (!feed->loaded)
+		feed->reset = feed->announced;
+	feed_start_interval(feed);
+	feed_activate(feed);
+}

@@ -1,0 +1,75 @@
+/*
+ * invalidation.c
+ *	  Which queries are concerned by changes of the system catalogs.
+ */
+#include "postgres.h"
+
+#include "invalidation.h"
+#include "utils/syscache.h"
+
+void
+invalidation_note(Invalidation *invalidation,
+				  const SharedInvalidationMessage *message)
+{
+	switch (message->id)
+	{
+		case SHAREDINVALRELCACHE_ID:
+			if (message->rc.relId == InvalidOid)
+				invalidation->tables = true;
+			else
+				invalidation->relids =
+					list_append_unique_oid(invalidation->relids,
+										   message->rc.relId);
+			break;
+		case RELNAMENSP:
+			invalidation->relations =
+				lappend_int(invalidation->relations, message->cc.hashValue);
+			break;
+		case AUTHOID:
+		case AUTHMEMROLEMEM:
+		case AUTHMEMMEMROLE:
+		case NAMESPACEOID:
+			invalidation->names = true;
+			break;
+		case PROCOID:
+		case OPEROID:
+			invalidation->functions = true;
+			break;
+		case ENUMOID:
+			invalidation->labels++;
+			break;
+		case ENUMTYPOIDNAME:
+			invalidation->label_names++;
+			break;
+	}
+}
+
+bool
+invalidation_concerns_table(const Invalidation *invalidation,
+							const TopnQuery *query)
+{
+	return invalidation->tables ||
+		list_member_oid(invalidation->relids, query->relid) ||
+		list_member_oid(invalidation->ancestors, query->relid);
+}
+
+bool
+invalidation_concerns_query(const Invalidation *invalidation,
+							const TopnQuery *query)
+{
+	ListCell   *lc;
+
+	foreach(lc, query->depends)
+		if (list_member_oid(invalidation->relids, lfirst_oid(lc)))
+			return true;
+	foreach(lc, query->shadows)
+		if (list_member_int(invalidation->relations, lfirst_int(lc)))
+			return true;
+	return invalidation->functions && query->functions;
+}
+
+bool
+invalidation_concerns_error(const Invalidation *invalidation)
+{
+	return invalidation->functions || invalidation->relids != NIL;
+}
