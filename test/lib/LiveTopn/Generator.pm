@@ -315,13 +315,10 @@ sub create_table
 	  . $self->_value($_)
 	  for @late;
 	push @sql, $self->_insert(10);
-	push @sql, "CREATE INDEX ON $table ("
-	  . join(', ',
-		map { _quote_name($_->{name}) } $random->sample(2,
-			grep { !$_->{unsortable} && !$_->{large} }
-			  @{ $self->{columns} }))
-	  . ')'
-	  if $random->chance(30);
+	my @indexed = map { _quote_name($_->{name}) } $random->sample(2,
+		grep { !$_->{unsortable} && !$_->{large} } @{ $self->{columns} });
+	push @sql, "CREATE INDEX ON $table (" . join(', ', @indexed) . ')'
+	  if @indexed && $random->chance(30);
 	push @sql, "ANALYZE $table" if $random->chance(50);
 	return @sql;
 }
@@ -369,6 +366,7 @@ sub _create_partitions
 	my $table = $self->{table};
 	my $values = $self->{partition_column}{values};
 	my $middle = $values->[ @$values / 2 ];
+	my ($low, $high) = sort { $a <=> $b } $middle, $values->[-1];
 	my %bounds = (
 		hash => [
 			map { "FOR VALUES WITH (MODULUS 3, REMAINDER $_)" } 0 .. 2 ],
@@ -377,8 +375,8 @@ sub _create_partitions
 			"FOR VALUES IN ($middle, $values->[-1])", 'DEFAULT'
 		],
 		range => [
-			"FOR VALUES FROM (MINVALUE) TO ($middle)",
-			"FOR VALUES FROM ($middle) TO ($values->[-1])", 'DEFAULT'
+			"FOR VALUES FROM (MINVALUE) TO ($low)",
+			"FOR VALUES FROM ($low) TO ($high)", 'DEFAULT'
 		]);
 	my @sql;
 
