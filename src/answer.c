@@ -11,6 +11,7 @@
 #include "deliver.h"
 #include "libpq/pqformat.h"
 #include "request.h"
+#include "utils/memutils.h"
 #include "wakeup.h"
 
 static List *requests;			/* of Request, not answered yet */
@@ -19,7 +20,18 @@ static void
 answer_snapshot(Request *request, Feed *feed)
 {
 	ResultPage	page = feed_page(feed);
+	Size		size = strlen(feed->query_text) + 100;
 	StringInfoData answer;
+
+	for (uint32 i = page.skip; i < page.end; i++)
+		size += RowTuple(window_nth(feed->window, i))->t_len + sizeof(int32);
+	if (size >= MaxAllocSize)
+	{
+		request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+							 "result is larger than 1 GB",
+							 "Receive it as batches.");
+		return;
+	}
 
 	initStringInfo(&answer);
 	pq_sendint64(&answer, feed->seq);

@@ -406,31 +406,55 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 		log_change(&change, needed);
 }
 
+/* Once in a commit is enough. */
+static void
+request_resync(int64 id)
+{
+	MemoryContext caller;
+	int64	   *number;
+	ListCell   *lc;
+
+	foreach(lc, commit_resyncs)
+		if (*(int64 *) lfirst(lc) == id)
+			return;
+	caller = MemoryContextSwitchTo(commit_context);
+	number = palloc(sizeof(int64));
+	*number = id;
+	commit_resyncs = lappend(commit_resyncs, number);
+	MemoryContextSwitchTo(caller);
+}
+
 static void
 note_message(const char *prefix, const char *data, Size size)
 {
 	MemoryContext caller;
 	const char *at;
-	int64		number;
+	int64		id;
 
 	if (strcmp(prefix, MESSAGE_PREFIX) != 0 || size == 0 ||
 		(data[0] != MESSAGE_RESYNC && data[0] != MESSAGE_PUBLISHED))
 		return;
 
 	caller = MemoryContextSwitchTo(commit_context);
-	at = pnstrdup(data + 1, size - 1);
-	if (data[0] == MESSAGE_PUBLISHED && !message_is_genuine(&at))
-		at = "";
-	while (message_number(&at, &number))
+	at = pnstrdup(data + 1, Min(size - 1, MESSAGE_SECRET_LENGTH));
+	if (message_is_genuine(&at))
 	{
-		int64	   *numbers = palloc0(3 * sizeof(int64));
+		at = pnstrdup(data + 1, size - 1);
+		(void) message_is_genuine(&at);
+		while (message_number(&at, &id))
+		{
+			if (data[0] == MESSAGE_RESYNC)
+				request_resync(id);
+			else
+			{
+				int64	   *numbers = palloc0(3 * sizeof(int64));
 
-		numbers[0] = number;
-		if (data[0] == MESSAGE_RESYNC)
-			commit_resyncs = lappend(commit_resyncs, numbers);
-		else if (message_number(&at, &numbers[1]) &&
-				 message_number(&at, &numbers[2]))
-			commit_published = lappend(commit_published, numbers);
+				numbers[0] = id;
+				if (message_number(&at, &numbers[1]) &&
+					message_number(&at, &numbers[2]))
+					commit_published = lappend(commit_published, numbers);
+			}
+		}
 	}
 	MemoryContextSwitchTo(caller);
 }
@@ -511,17 +535,6 @@ partitions_changed(Oid relid)
 		MemoryContextSwitchTo(caller);
 	}
 	return watch->changed;
-}
-
-static void
-request_resync(int64 id)
-{
-	MemoryContext caller = MemoryContextSwitchTo(commit_context);
-	int64	   *number = palloc(sizeof(int64));
-
-	*number = id;
-	commit_resyncs = lappend(commit_resyncs, number);
-	MemoryContextSwitchTo(caller);
 }
 
 static void

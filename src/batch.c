@@ -3,24 +3,31 @@
  *	  Deltas as JSON.
  *
  * A value is printed by to_json, which is what row_to_json does for the
- * column of a row.
+ * column of a row.  But to_json runs a cast to json where the type has one,
+ * and the owner of a type can make one at any time: a type of anybody but a
+ * superuser is printed by its output function instead, as without the cast.
  */
 #include "postgres.h"
 
 #include "batch.h"
 #include "catalog/pg_type.h"
+#include "conversion.h"
 #include "fmgr.h"
 #include "nodes/makefuncs.h"
+#include "utils/builtins.h"
 #include "utils/datetime.h"
 #include "utils/fmgroids.h"
 #include "utils/json.h"
+#include "utils/lsyscache.h"
 #include "utils/timestamp.h"
+#include "utils/typcache.h"
 
 struct BatchFormat
 {
 	const TopnQuery *query;
 	TupleDesc	desc;
-	FmgrInfo   *to_json;		/* per column of the row */
+	FmgrInfo   *to_text;		/* per column of the row: what to do first */
+	FmgrInfo   *to_json;
 	char	  **names;			/* of visible columns, as JSON with colon */
 	char	  **key_names;
 };
@@ -36,6 +43,69 @@ json_name(const char *name)
 	return buffer.data;
 }
 
+/* Does to_json, anywhere within the type, meet one that is not trusted? */
+static bool
+is_safe_json(Oid type)
+{
+	Oid			base = getBaseType(type);
+	Oid			element = get_element_type(base);
+	bool		result = true;
+
+	if (OidIsValid(element))
+		return is_safe_json(element);
+	if (OidIsValid(get_typ_typrelid(base)))
+	{
+		TupleDesc	desc = lookup_rowtype_tupdesc(base, -1);
+
+		for (int i = 0; i < desc->natts && result; i++)
+			result = TupleDescAttr(desc, i)->attisdropped ||
+				is_safe_json(TupleDescAttr(desc, i)->atttypid);
+		ReleaseTupleDesc(desc);
+		return result;
+	}
+	return is_trusted_type(base);
+}
+
+/* Set up a call of to_json for an argument of that type. */
+static void
+prepare_to_json(FmgrInfo *function, Oid type)
+{
+	Node	   *arg = (Node *) makeVar(1, 1, type, -1, InvalidOid, 0);
+
+	fmgr_info(F_TO_JSON, function);
+	fmgr_info_set_expr((Node *) makeFuncExpr(F_TO_JSON, JSONOID,
+											 list_make1(arg), InvalidOid,
+											 InvalidOid,
+											 COERCE_EXPLICIT_CALL),
+					   function);
+}
+
+static void
+prepare_column(BatchFormat *format, int i)
+{
+	Oid			type = TupleDescAttr(format->desc, i)->atttypid;
+	Oid			base = getBaseType(type);
+	Oid			element = get_element_type(base);
+	Oid			output;
+	bool		varlena;
+
+	if (is_safe_json(type))
+	{
+		prepare_to_json(&format->to_json[i], type);
+		return;
+	}
+	if (OidIsValid(element) || OidIsValid(get_typ_typrelid(base)))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("column \"%s\" has a type with parts that are not owned by a superuser",
+						NameStr(TupleDescAttr(format->desc, i)->attname)),
+				 errdetail("Their owner could have code of his run when it is printed."),
+				 errhint("Convert it to text in a column of the table, or give the types to a superuser.")));
+	getTypeOutputInfo(base, &output, &varlena);
+	fmgr_info(output, &format->to_text[i]);
+	prepare_to_json(&format->to_json[i], TEXTOID);
+}
+
 BatchFormat *
 batch_format(const TopnQuery *query, TupleDesc desc)
 {
@@ -43,24 +113,13 @@ batch_format(const TopnQuery *query, TupleDesc desc)
 
 	format->query = query;
 	format->desc = desc;
+	format->to_text = palloc0(sizeof(FmgrInfo) * desc->natts);
 	format->to_json = palloc0(sizeof(FmgrInfo) * desc->natts);
 	format->names = palloc0(sizeof(char *) * Max(query->nvisible, 1));
 	format->key_names = palloc0(sizeof(char *) * query->nkeys);
 
 	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-		Node	   *arg = (Node *) makeVar(1, i + 1, att->atttypid,
-										   att->atttypmod, att->attcollation,
-										   0);
-		Node	   *call = (Node *) makeFuncExpr(F_TO_JSON, JSONOID,
-												 list_make1(arg), InvalidOid,
-												 InvalidOid,
-												 COERCE_EXPLICIT_CALL);
-
-		fmgr_info(F_TO_JSON, &format->to_json[i]);
-		fmgr_info_set_expr(call, &format->to_json[i]);
-	}
+		prepare_column(format, i);
 	for (int i = 0; i < query->nvisible; i++)
 		format->names[i] = json_name(NameStr(TupleDescAttr(desc, i)->attname));
 	for (int i = 0; i < query->nkeys; i++)
@@ -83,9 +142,13 @@ append_value(StringInfo out, BatchFormat *format, MinimalTuple tuple,
 		appendStringInfoString(out, "null");
 	else
 	{
-		text	   *json = DatumGetTextPP(FunctionCall1(&format->to_json[attno - 1],
-														datum));
+		FmgrInfo   *to_text = &format->to_text[attno - 1];
+		text	   *json;
 
+		if (OidIsValid(to_text->fn_oid))
+			datum = CStringGetTextDatum(OutputFunctionCall(to_text, datum));
+		json = DatumGetTextPP(FunctionCall1(&format->to_json[attno - 1],
+											datum));
 		appendBinaryStringInfo(out, VARDATA_ANY(json),
 							   VARSIZE_ANY_EXHDR(json));
 		pfree(json);

@@ -8,6 +8,9 @@
  */
 #include "postgres.h"
 
+#include "utils/syscache.h"
+#include "miscadmin.h"
+#include "access/htup_details.h"
 #include "access/transam.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
@@ -49,6 +52,22 @@ is_datetime_type(Oid type)
 }
 
 bool
+is_trusted_type(Oid type)
+{
+	HeapTuple	tuple;
+	Oid			owner;
+
+	if (type < FirstNormalObjectId)
+		return true;
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(type));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for type %u", type);
+	owner = ((Form_pg_type) GETSTRUCT(tuple))->typowner;
+	ReleaseSysCache(tuple);
+	return superuser_arg(owner);
+}
+
+bool
 is_fixed_conversion(Oid type, bool input)
 {
 	Oid			base = getBaseType(type);
@@ -59,8 +78,12 @@ is_fixed_conversion(Oid type, bool input)
 	if (input && base != type)
 		return false;
 
-	if (OidIsValid(other = get_element_type(base)) ||
-		OidIsValid(other = get_range_subtype(base)))
+	if (OidIsValid(other = get_element_type(base)))
+		return is_fixed_conversion(other, input);
+	if (!input && !OidIsValid(get_typ_typrelid(base)) &&
+		!is_trusted_type(base))
+		return false;
+	if (OidIsValid(other = get_range_subtype(base)))
 		return is_fixed_conversion(other, input);
 	if (type_is_multirange(base))
 		return is_fixed_conversion(get_multirange_range(base), input);

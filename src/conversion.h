@@ -22,6 +22,12 @@ extern bool is_fixed_conversion(Oid type, bool input);
 extern bool are_fixed_arguments(List *args);
 
 /*
+ * Is the type built in, or owned by a superuser?  Anybody else who owns a type
+ * can at any time make a cast of it to JSON, which to_json would run.
+ */
+extern bool is_trusted_type(Oid type);
+
+/*
  * Refuse a literal like 'now' for a date or time; or all of them in a query.
  */
 extern void check_time_literal(ParseState *pstate, Oid type,

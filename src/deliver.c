@@ -440,8 +440,14 @@ deliver_publish(void)
 			report_stall(error);
 		if (printing)
 		{
-			discard_failed(printing);
-			feed_fail(printing, error->message);
+			Feed	   *feed = printing;
+
+			/* it may go with its last batch */
+			feed->pending++;
+			discard_failed(feed);
+			if (!feed->dropped)
+				feed_fail(feed, error->message);
+			feed_delivered(feed);
 		}
 		FreeErrorData(error);
 	}

@@ -4,12 +4,18 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "catalog/pg_class.h"
 #include "evaluate.h"
 #include "executor/executor.h"
 #include "optimizer/optimizer.h"
 #include "utils/memutils.h"
+
+volatile uint64 evaluate_progress = 0;
+
+/* Beside the values, a row has a header and a bitmap of nulls. */
+#define MAX_ROW_SIZE	(MaxAllocSize - 1024)
 
 Evaluator *
 evaluator_create(const TopnQuery *query, RowFormat *format)
@@ -195,6 +201,7 @@ evaluate_tuple(Evaluator *evaluator, const Window *window, Table *table,
 	if (window->end == WINDOW_NOTHING)
 		return EVALUATE_OUTSIDE;
 
+	evaluate_progress++;
 	ResetExprContext(econtext);
 	econtext->ecxt_scantuple = table_slot(table, view, tuple);
 	if (HeapTupleHasExternal(tuple))
@@ -228,6 +235,11 @@ evaluate_tuple(Evaluator *evaluator, const Window *window, Table *table,
 		evaluator->values[i] =
 			ExecEvalExprSwitchContext(evaluator->columns[i], econtext,
 									  &evaluator->nulls[i]);
+
+	/* what is too large for memory is too large for a query as well */
+	if (heap_compute_data_size(evaluator->format->desc, evaluator->values,
+							   evaluator->nulls) > MAX_ROW_SIZE)
+		return EVALUATE_MISSING;
 
 	/* what forming the row leaves behind goes with the expressions' memory */
 	caller = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);

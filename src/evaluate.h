@@ -19,6 +19,9 @@ typedef struct TableFit
 
 #define EVALUATOR_FITS	16
 
+/* Counts rows that were evaluated, for a look at whether one takes too long. */
+extern volatile uint64 evaluate_progress;
+
 typedef struct Evaluator
 {
 	const TopnQuery *query;

@@ -23,13 +23,17 @@
 #include "catalog/pg_class.h"
 #include "feed_private.h"
 #include "miscadmin.h"
+#include "postmaster/interrupt.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 #include "wakeup.h"
 
 #define STEPS_PER_TURN		1000	/* commits of the log at a time */
+#define PATIENCE_MS			2000	/* when we are to end */
+#define WATCH_MS			500		/* how often to look at a query's work */
 #define DROP_RETRY_MS		10000
 #define MAX_BACKOFF_MS		60000
 
@@ -44,12 +48,17 @@ RefillPool *feed_pool;
 const LogPosition *feed_position;
 bool		feed_dirty;
 
+int			feed_evaluation_timeout_ms = 10000;
+
+static TimeoutId watch_timeout;
 static MemoryContext feed_context;
 static HTAB *feeds;
 static dlist_head active = DLIST_STATIC_INIT(active);
 static uint64 generation = 1;
 static int	unresolved;			/* feeds that wait to know their query */
 static TimestampTz next_lease_end;	/* the first to look at; 0: none */
+
+static void look_at_watch(void);
 
 void
 feed_startup(MemoryContext parent, CommitLog *commit_log,
@@ -65,6 +74,7 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 	ctl.keysize = sizeof(int64);
 	ctl.entrysize = sizeof(FeedEntry);
 	ctl.hcxt = feed_context;
+	watch_timeout = RegisterTimeout(USER_TIMEOUT, look_at_watch);
 	feeds = hash_create("live_topn feeds", 64, &ctl,
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
@@ -451,6 +461,34 @@ advance(Feed *feed, const void *arg)
 	}
 }
 
+/*
+ * While expressions of a query run: end if we are to end, and give up a feed
+ * of which a single row takes too long.
+ */
+static void
+look_at_watch(void)
+{
+	static uint64 seen;
+	static int	looks;
+	static int	late;
+
+	looks = evaluate_progress == seen ? looks + 1 : 0;
+	seen = evaluate_progress;
+	late += ShutdownRequestPending;
+	if (late * WATCH_MS >= PATIENCE_MS)
+	{
+		InterruptPending = true;
+		ProcDiePending = true;
+	}
+	else if (feed_evaluation_timeout_ms > 0 &&
+			 looks * WATCH_MS >= feed_evaluation_timeout_ms)
+	{
+		looks = 0;
+		InterruptPending = true;
+		QueryCancelPending = true;
+	}
+}
+
 void
 feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 				const void *arg)
@@ -464,7 +502,12 @@ feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 							   SECURITY_RESTRICTED_OPERATION);
 		catalog_apply_settings(feed->row->nsettings, feed->row->settings);
 		PushActiveSnapshot(GetTransactionSnapshot());
+		enable_timeout_every(watch_timeout,
+							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 WATCH_MS),
+							 WATCH_MS);
 		function(feed, arg);
+		disable_timeout(watch_timeout, false);
 		PopActiveSnapshot();
 		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 		CommitTransactionCommand();
@@ -475,6 +518,8 @@ feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 		ErrorData  *error;
 
 		HOLD_INTERRUPTS();
+		disable_timeout(watch_timeout, false);
+		QueryCancelPending = false;
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
 		FlushErrorState();
@@ -530,11 +575,17 @@ feed_next_timeout(void)
 	return timeout;
 }
 
+static void
+flush(Feed *feed, const void *arg)
+{
+	feed_publish(feed);
+}
+
 void
 feed_flush(Feed *feed)
 {
 	if (feed->held)
-		feed_publish(feed);
+		feed_run_safely(feed, flush, NULL);
 }
 
 void

@@ -21,6 +21,8 @@ typedef struct FeedEvent
 	bool		reload;			/* read all rows again; else reset */
 } FeedEvent;
 
+extern int	feed_evaluation_timeout_ms; /* live_topn.evaluation_timeout */
+
 typedef struct Feed
 {
 	int64		id;

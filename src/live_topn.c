@@ -12,6 +12,7 @@
 #include "checkpoint.h"
 #include "commit_log.h"
 #include "decoder.h"
+#include "feed.h"
 #include "fmgr.h"
 #include "history.h"
 #include "hooks.h"
@@ -75,7 +76,7 @@ define_settings(void)
 							"Sets how many queries for more rows run at once in a database.",
 							"Each takes one of max_worker_processes.",
 							&refill_max_workers,
-							2, 1, 64,
+							3, 1, 64,
 							PGC_SIGHUP, 0,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.refill_timeout",
@@ -83,6 +84,13 @@ define_settings(void)
 							"Zero means without limit.",
 							&refill_timeout_ms,
 							0, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.evaluation_timeout",
+							"Sets how long the worker may spend on a query's expressions for one row.",
+							"The subscription is in error then. Zero means without limit.",
+							&feed_evaluation_timeout_ms,
+							10000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.memory_limit",

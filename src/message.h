@@ -4,8 +4,7 @@
  *
  * They are transactional, and text, so that other output plugins can print
  * them: the kind, then numbers, each after a space.  Everybody may write
- * logical messages.  Those that only a worker may write begin with a secret
- * number.
+ * logical messages; ours begin with a secret number.
  */
 #ifndef LIVE_TOPN_MESSAGE_H
 #define LIVE_TOPN_MESSAGE_H
@@ -14,7 +13,8 @@
 
 #define MESSAGE_PREFIX	"live_topn"
 
-#define MESSAGE_RESYNC		'R' /* by a backend: id of the subscription */
+#define MESSAGE_RESYNC		'R' /* by a backend: the secret; id of the
+								 * subscription */
 #define MESSAGE_PUBLISHED	'P' /* by a worker, in the transaction that
 								 * publishes: the secret; for each batch id,
 								 * seq, lsn; seq 0 where the result at birth
@@ -38,6 +38,9 @@ message_number(const char **at, int64 *number)
 	*at = end;
 	return true;
 }
+
+/* No secret is longer, with the space before it. */
+#define MESSAGE_SECRET_LENGTH	24
 
 /* Shared memory for the secret, in the hooks of that name. */
 extern void message_shmem_request(void);

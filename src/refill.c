@@ -22,13 +22,16 @@
 #define REFILL_MAX_WORKERS	64
 #define REFILL_IDLE_MS		10000	/* then a worker is let go */
 #define REFILL_RETRY_MS		1000	/* after one could not be started */
+#define REFILL_VAIN_MS		200		/* a query nobody wants may run so long */
 #define REFILL_WARN_MS		60000	/* warn of that so often */
 
-int			refill_max_workers = 2;
+int			refill_max_workers = 3;
 
 typedef struct RefillJob
 {
-	uint64		ticket;
+	uint64		ticket;			/* 0: nobody waits for it any more */
+	Oid			owner;			/* InvalidOid: a drop */
+	TimestampTz started_at;
 	StringInfoData message;
 } RefillJob;
 
@@ -90,6 +93,7 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 	StringInfo	message = &job->message;
 
 	job->ticket = ++pool->last_ticket;
+	job->owner = row->owner;
 	initStringInfo(message);
 	pq_sendbyte(message, 'R');
 	pq_sendint32(message, row->owner);
@@ -129,7 +133,7 @@ refill_submit_drop(RefillPool *pool, int64 id)
 	initStringInfo(&job->message);
 	pq_sendbyte(&job->message, 'X');
 	pq_sendint64(&job->message, id);
-	pool->queue = lappend(pool->queue, job);
+	pool->queue = lcons(job, pool->queue);
 	MemoryContextSwitchTo(caller);
 }
 
@@ -159,6 +163,48 @@ refill_forget(RefillPool *pool, uint64 ticket)
 	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
 		if (pool->slots[i].job && pool->slots[i].job->ticket == ticket)
 			pool->slots[i].job->ticket = 0;
+}
+
+/* May one more job of that owner run?  Some worker is left for the others. */
+static bool
+has_share(RefillPool *pool, Oid owner)
+{
+	int			running = 0;
+
+	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
+		running += pool->slots[i].job && pool->slots[i].job->owner == owner;
+	return running < Max(refill_max_workers - 1, 1);
+}
+
+/* Is there a job that may run? */
+static bool
+can_run(RefillPool *pool)
+{
+	ListCell   *lc;
+
+	foreach(lc, pool->queue)
+		if (has_share(pool, ((RefillJob *) lfirst(lc))->owner))
+			return true;
+	return false;
+}
+
+/* The next job to run, taken from the queue, or NULL. */
+static RefillJob *
+next_job(RefillPool *pool)
+{
+	ListCell   *lc;
+
+	foreach(lc, pool->queue)
+	{
+		RefillJob  *job = lfirst(lc);
+
+		if (has_share(pool, job->owner))
+		{
+			pool->queue = foreach_delete_current(pool->queue, lc);
+			return job;
+		}
+	}
+	return NULL;
 }
 
 int
@@ -335,14 +381,13 @@ poll_slot(RefillPool *pool, RefillSlot *slot)
 	RefillAnswer *answer = NULL;
 	shm_mq_result result = SHM_MQ_SUCCESS;
 
-	if (slot->job == NULL && pool->queue != NIL)
+	if (slot->job == NULL && (slot->job = next_job(pool)) != NULL)
 	{
 		MemoryContext context = AllocSetContextCreate(pool->context,
 													  "live_topn refill answer",
 													  ALLOCSET_DEFAULT_SIZES);
 
-		slot->job = linitial(pool->queue);
-		pool->queue = list_delete_first(pool->queue);
+		slot->job->started_at = GetCurrentTimestamp();
 		slot->sent = false;
 		slot->answer = MemoryContextAllocZero(context, sizeof(RefillAnswer));
 		slot->answer->context = context;
@@ -397,6 +442,15 @@ should_warn(RefillPool *pool)
 	return true;
 }
 
+/* Does it go on with a query that nobody wants any more? */
+static bool
+is_in_vain(const RefillSlot *slot)
+{
+	return slot->job && slot->job->ticket == 0 &&
+		TimestampDifferenceExceeds(slot->job->started_at,
+								   GetCurrentTimestamp(), REFILL_VAIN_MS);
+}
+
 RefillAnswer *
 refill_poll(RefillPool *pool)
 {
@@ -414,6 +468,11 @@ refill_poll(RefillPool *pool)
 			return answer;
 		if (answer)
 			MemoryContextDelete(answer->context);
+		if (slot->segment && is_in_vain(slot))
+		{
+			TerminateBackgroundWorker(slot->handle);
+			stop_worker(slot);
+		}
 		if (slot->segment && slot->job == NULL &&
 			TimestampDifferenceExceeds(slot->idle_since,
 									   GetCurrentTimestamp(), REFILL_IDLE_MS))
@@ -422,7 +481,7 @@ refill_poll(RefillPool *pool)
 	}
 
 	/* all are busy: start one more for what is queued */
-	if (pool->queue != NIL && workers < refill_max_workers &&
+	if (can_run(pool) && workers < refill_max_workers &&
 		GetCurrentTimestamp() >= pool->retry_at)
 	{
 		RefillSlot *slot = pool->slots;
@@ -457,6 +516,10 @@ refill_next_timeout(const RefillPool *pool)
 
 		if (slot->segment && slot->job == NULL)
 			timeout = timeout_until(timeout, now, end);
+		if (slot->job && slot->job->ticket == 0)
+			timeout = timeout_until(timeout, now,
+									TimestampTzPlusMilliseconds(slot->job->started_at,
+																REFILL_VAIN_MS));
 	}
 	return timeout;
 }

@@ -438,9 +438,11 @@ live_topn_resync(PG_FUNCTION_ARGS)
 {
 	char	   *name = text_argument(fcinfo, 0, "name");
 	SubscriptionRow *row = subscription_find(name, NULL);
-	char	   *message = psprintf("%c " INT64_FORMAT, MESSAGE_RESYNC, row->id);
+	char	   *message;
 
 	setup_check();
+	message = psprintf("%c " INT64_FORMAT " " INT64_FORMAT, MESSAGE_RESYNC,
+					   message_secret(), row->id);
 	log_logical_message(MESSAGE_PREFIX, message, strlen(message));
 	PG_RETURN_VOID();
 }
