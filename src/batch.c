@@ -14,6 +14,7 @@
 #include "conversion.h"
 #include "fmgr.h"
 #include "nodes/makefuncs.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/datetime.h"
 #include "utils/fmgroids.h"
@@ -26,7 +27,8 @@ struct BatchFormat
 {
 	const TopnQuery *query;
 	TupleDesc	desc;
-	FmgrInfo   *to_text;		/* per column of the row: what to do first */
+	FmgrInfo   *to_text;		/* per column of the row: to apply first, */
+	Oid		   *elements;		/* to elements of this type if it is valid */
 	FmgrInfo   *to_json;
 	char	  **names;			/* of visible columns, as JSON with colon */
 	char	  **key_names;
@@ -94,16 +96,48 @@ prepare_column(BatchFormat *format, int i)
 		prepare_to_json(&format->to_json[i], type);
 		return;
 	}
-	if (OidIsValid(element) || OidIsValid(get_typ_typrelid(base)))
+	if (OidIsValid(element))
+		base = getBaseType(element);
+	if (OidIsValid(get_typ_typrelid(base)) ||
+		OidIsValid(get_element_type(base)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("column \"%s\" has a type with parts that are not owned by a superuser",
 						NameStr(TupleDescAttr(format->desc, i)->attname)),
 				 errdetail("Their owner could have code of his run when it is printed."),
 				 errhint("Convert it to text in a column of the table, or give the types to a superuser.")));
+	format->elements[i] = element;
 	getTypeOutputInfo(base, &output, &varlena);
 	fmgr_info(output, &format->to_text[i]);
-	prepare_to_json(&format->to_json[i], TEXTOID);
+	prepare_to_json(&format->to_json[i],
+					OidIsValid(element) ? TEXTARRAYOID : TEXTOID);
+}
+
+/* The same array with its elements as text. */
+static Datum
+elements_to_text(Datum array, Oid element, FmgrInfo *to_text)
+{
+	ArrayType  *values = DatumGetArrayTypeP(array);
+	int16		typlen;
+	bool		typbyval;
+	char		typalign;
+	Datum	   *elements;
+	bool	   *nulls;
+	int			n;
+
+	get_typlenbyvalalign(element, &typlen, &typbyval, &typalign);
+	deconstruct_array(values, element, typlen, typbyval, typalign,
+					  &elements, &nulls, &n);
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			elements[i] = CStringGetTextDatum(OutputFunctionCall(to_text,
+																 elements[i]));
+	return PointerGetDatum(construct_md_array(elements, nulls,
+											  ARR_NDIM(values),
+											  ARR_DIMS(values),
+											  ARR_LBOUND(values),
+											  TEXTOID, -1, false,
+											  TYPALIGN_INT));
 }
 
 BatchFormat *
@@ -114,6 +148,7 @@ batch_format(const TopnQuery *query, TupleDesc desc)
 	format->query = query;
 	format->desc = desc;
 	format->to_text = palloc0(sizeof(FmgrInfo) * desc->natts);
+	format->elements = palloc0(sizeof(Oid) * desc->natts);
 	format->to_json = palloc0(sizeof(FmgrInfo) * desc->natts);
 	format->names = palloc0(sizeof(char *) * Max(query->nvisible, 1));
 	format->key_names = palloc0(sizeof(char *) * query->nkeys);
@@ -145,7 +180,10 @@ append_value(StringInfo out, BatchFormat *format, MinimalTuple tuple,
 		FmgrInfo   *to_text = &format->to_text[attno - 1];
 		text	   *json;
 
-		if (OidIsValid(to_text->fn_oid))
+		if (OidIsValid(format->elements[attno - 1]))
+			datum = elements_to_text(datum, format->elements[attno - 1],
+									 to_text);
+		else if (OidIsValid(to_text->fn_oid))
 			datum = CStringGetTextDatum(OutputFunctionCall(to_text, datum));
 		json = DatumGetTextPP(FunctionCall1(&format->to_json[attno - 1],
 											datum));
