@@ -193,32 +193,35 @@ append_value(StringInfo out, BatchFormat *format, MinimalTuple tuple,
 	}
 }
 
+/* An object of n columns; attnos is NULL for the first n of the row. */
 static void
-append_key(StringInfo out, BatchFormat *format, MinimalTuple tuple)
+append_object(StringInfo out, BatchFormat *format, MinimalTuple tuple,
+			  const char *label, int n, char **names,
+			  const AttrNumber *attnos)
 {
-	appendStringInfoString(out, "\"key\":{");
-	for (int i = 0; i < format->query->nkeys; i++)
+	appendStringInfo(out, "\"%s\":{", label);
+	for (int i = 0; i < n; i++)
 	{
 		if (i > 0)
 			appendStringInfoChar(out, ',');
-		appendStringInfoString(out, format->key_names[i]);
-		append_value(out, format, tuple, format->query->keys[i]);
+		appendStringInfoString(out, names[i]);
+		append_value(out, format, tuple, attnos ? attnos[i] : i + 1);
 	}
 	appendStringInfoChar(out, '}');
 }
 
 static void
+append_key(StringInfo out, BatchFormat *format, MinimalTuple tuple)
+{
+	append_object(out, format, tuple, "key", format->query->nkeys,
+				  format->key_names, format->query->keys);
+}
+
+static void
 append_row(StringInfo out, BatchFormat *format, MinimalTuple tuple)
 {
-	appendStringInfoString(out, "\"row\":{");
-	for (int i = 0; i < format->query->nvisible; i++)
-	{
-		if (i > 0)
-			appendStringInfoChar(out, ',');
-		appendStringInfoString(out, format->names[i]);
-		append_value(out, format, tuple, i + 1);
-	}
-	appendStringInfoChar(out, '}');
+	append_object(out, format, tuple, "row", format->query->nvisible,
+				  format->names, NULL);
 }
 
 void

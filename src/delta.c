@@ -165,6 +165,13 @@ collect_touched(Differ *differ)
 		cancel_equal(differ);
 }
 
+/* Held rows up to a row in the whole order. */
+static uint32
+count_upto(const Window *window, const Row *row)
+{
+	return window_count_upto(window, row, window->format->query->nsort);
+}
+
 /*
  * Ranks of the touched rows.  The window holds the rows of after, and those
  * of before are these without the new versions and with the old ones.  Of
@@ -185,7 +192,7 @@ rank_touched(Differ *differ)
 						   touched->old) <= 0)
 			upto++;
 		touched->before_untouched =
-			window_position(window, touched->old, true) - upto;
+			count_upto(window, touched->old) - upto;
 		touched->before = touched->before_untouched + i + 1;
 	}
 
@@ -199,7 +206,7 @@ rank_touched(Differ *differ)
 						   touched->row) <= 0)
 			upto++;
 		touched->after_untouched =
-			window_position(window, touched->row, true) - upto;
+			count_upto(window, touched->row) - upto;
 		touched->after = touched->after_untouched + j + 1;
 	}
 }

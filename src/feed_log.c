@@ -54,7 +54,7 @@ feed_page(const Feed *feed)
 	};
 
 	if (feed->query->nties > 0 && feed->query->limit > 0 && size > needed)
-		page.end = window_ties_end(window, window_nth(window, needed - 1),
+		page.end = window_count_upto(window, window_nth(window, needed - 1),
 								   feed->query->nties);
 	return page;
 }

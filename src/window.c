@@ -224,26 +224,7 @@ window_find_equal(const Window *window, const Row *row)
 }
 
 uint32
-window_position(const Window *window, const Row *row, bool or_equal)
-{
-	Row		   *node = window->root;
-	uint32		rank = 0;
-
-	while (node)
-	{
-		if (row_compare(window->format, node, row) < (or_equal ? 1 : 0))
-		{
-			rank += 1 + (node->left ? node->left->size : 0);
-			node = node->right;
-		}
-		else
-			node = node->left;
-	}
-	return rank;
-}
-
-uint32
-window_ties_end(const Window *window, const Row *row, int n)
+window_count_upto(const Window *window, const Row *row, int n)
 {
 	Row		   *node = window->root;
 	uint32		end = 0;

@@ -82,12 +82,11 @@ extern Row *window_find_key(Window *window, const Datum *keys,
 /* A held row that compares equal, or NULL. */
 extern Row *window_find_equal(const Window *window, const Row *row);
 
-/* How many held rows sort before a row, or before or equal to it. */
-extern uint32 window_position(const Window *window, const Row *row,
-							  bool or_equal);
-
-/* How many held rows do not sort after a row by the first n sort columns. */
-extern uint32 window_ties_end(const Window *window, const Row *row, int n);
+/*
+ * How many held rows sort before a row (held or not) or are equal to it, by
+ * the first n sort columns.
+ */
+extern uint32 window_count_upto(const Window *window, const Row *row, int n);
 
 /* The row with that many rows before it. */
 extern Row *window_nth(const Window *window, uint32 n);
