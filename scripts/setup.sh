@@ -94,7 +94,7 @@ case ${PG_CONFIG:-pg_config} in
 esac
 
 if command -v dpkg-query >/dev/null; then
-	install_packages gcc libc6-dev make $postgres libpq-dev libjansson-dev \
+	install_packages gcc libc6-dev make $postgres libpq-dev libicu-dev libjansson-dev \
 		perl libipc-run-perl libdbd-pg-perl python3-psycopg2
 fi
 

@@ -43,6 +43,42 @@
 	object_ownercheck(DatabaseRelationId, dboid, roleid)
 #endif
 
+/* the same for functions */
+#if PG_VERSION_NUM < 160000
+#define function_aclcheck(funcid, roleid, mode) \
+	pg_proc_aclcheck(funcid, roleid, mode)
+#else
+#define function_aclcheck(funcid, roleid, mode) \
+	object_aclcheck(ProcedureRelationId, funcid, roleid, mode)
+#endif
+
+/* a61b1f748: permissions moved from RangeTblEntry to RTEPermissionInfo */
+#if PG_VERSION_NUM < 160000
+#define check_query_permissions(query) \
+	((void) ExecCheckRTPerms((query)->rtable, true))
+#define add_selected_column(query, rte, column) \
+	((rte)->selectedCols = bms_add_member((rte)->selectedCols, column))
+#else
+#include "parser/parse_relation.h"
+
+#define check_query_permissions(query) \
+	((void) ExecCheckPermissions((query)->rtable, (query)->rteperminfos, true))
+#define add_selected_column(query, rte, column) \
+	do { \
+		RTEPermissionInfo *perminfo_ = \
+			getRTEPermissionInfo((query)->rteperminfos, rte); \
+		perminfo_->selectedCols = \
+			bms_add_member(perminfo_->selectedCols, column); \
+	} while (0)
+#endif
+
+/* ad86d159b: was given an argument missing_ok */
+#if PG_VERSION_NUM < 160000
+#define attrmap_by_name(in, out) build_attrmap_by_name_if_req(in, out)
+#else
+#define attrmap_by_name(in, out) build_attrmap_by_name_if_req(in, out, false)
+#endif
+
 /* 08e6344fd: tuples of a ReorderBufferChange lost their ReorderBufferTupleBuf */
 #if PG_VERSION_NUM < 170000
 #define ChangeTuple(buf)		((buf) ? &(buf)->tuple : NULL)

@@ -38,6 +38,7 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
+#include "compat.h"
 #include "flatten.h"
 #include "identity.h"
 
@@ -360,9 +361,8 @@ find_or_append_column(ParseState *pstate, Oid relid, Query *source,
 				 parser_errposition(pstate, location)));
 
 	get_atttypetypmodcoll(rte->relid, column, &type, &typmod, &collation);
-	rte->selectedCols =
-		bms_add_member(rte->selectedCols,
-					   column - FirstLowInvalidHeapAttributeNumber);
+	add_selected_column(source, rte,
+						column - FirstLowInvalidHeapAttributeNumber);
 	return append_column(source,
 						 (Expr *) makeVar(1, column, type, typmod, collation,
 										  0),

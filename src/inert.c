@@ -14,7 +14,6 @@
 #include "nodes/nodeFuncs.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/pg_locale.h"
 
 #include "inert.h"
 
@@ -28,7 +27,7 @@ static bool
 is_inert_function(Oid funcid, Oid collation)
 {
 	if (OidIsValid(collation) && collation != DEFAULT_COLLATION_OID &&
-		!lc_collate_is_c(collation))
+		collation != C_COLLATION_OID)
 		return false;
 
 	switch (funcid)

@@ -26,6 +26,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "conversion.h"
 #include "depend.h"
 #include "flatten.h"
@@ -233,20 +234,19 @@ take_limits(ParseState *pstate, Query *query, TopnQuery *result)
 
 /* ----- Privileges ----- */
 
-static List *
-collect_rtes(Query *query)
+static void
+check_permissions(Query *query)
 {
-	List	   *rtes = list_copy(query->rtable);
 	ListCell   *lc;
 
+	check_query_permissions(query);
 	foreach(lc, query->rtable)
 	{
 		RangeTblEntry *rte = lfirst_node(RangeTblEntry, lc);
 
 		if (rte->rtekind == RTE_SUBQUERY)
-			rtes = list_concat(rtes, collect_rtes(rte->subquery));
+			check_permissions(rte->subquery);
 	}
-	return rtes;
 }
 
 /* ----- The result ----- */
@@ -400,7 +400,7 @@ analyze(const char *sql, int nargs, char **args)
 	/* find the table, and from it the identity */
 	rte = only_rte(source);
 	rewritten = rewrite_query(source);
-	ExecCheckRTPerms(collect_rtes(rewritten), true);
+	check_permissions(rewritten);
 	flat = flatten_query(pstate, rewritten, rte->relid, location);
 	check_table(pstate, flat.rte, location);
 	result->relid = flat.rte->relid;
@@ -415,7 +415,7 @@ analyze(const char *sql, int nargs, char **args)
 
 	/* now that the row is complete, also with the columns of the identity */
 	rewritten = rewrite_query(source);
-	ExecCheckRTPerms(collect_rtes(rewritten), true);
+	check_permissions(rewritten);
 	flat = flatten_query(pstate, rewritten, rte->relid, location);
 	fill_quals(result, pstate, source, flat.quals);
 	fill_targetlist(result, pstate, source, flat.targetlist);

@@ -35,6 +35,7 @@
 #include "utils/syscache.h"
 #include "utils/typcache.h"
 
+#include "compat.h"
 #include "conversion.h"
 #include "query.h"
 #include "query_functions.h"
@@ -308,7 +309,7 @@ check_function(Oid funcid, void *context)
 	AclResult	aclresult;
 	bool		final;
 
-	aclresult = pg_proc_aclcheck(funcid, GetUserId(), ACL_EXECUTE);
+	aclresult = function_aclcheck(funcid, GetUserId(), ACL_EXECUTE);
 	if (aclresult != ACLCHECK_OK)
 		aclcheck_error(aclresult, OBJECT_FUNCTION, get_func_name(funcid));
 
@@ -458,8 +459,8 @@ check_functions(ParseState *pstate, Query *source, Node *node, bool planned)
 	check_functions_walker(node, &check);
 }
 
-Node *
-fold_current_user(Node *node)
+static Node *
+fold_current_user_mutator(Node *node, void *context)
 {
 	if (node == NULL)
 		return NULL;
@@ -478,5 +479,11 @@ fold_current_user(Node *node)
 									  false, false);
 		}
 	}
-	return expression_tree_mutator(node, fold_current_user, NULL);
+	return expression_tree_mutator(node, fold_current_user_mutator, context);
+}
+
+Node *
+fold_current_user(Node *node)
+{
+	return fold_current_user_mutator(node, NULL);
 }

@@ -11,6 +11,7 @@
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "compat.h"
 #include "nodes/pg_list.h"
 #include "table.h"
 #include "utils/fmgroids.h"
@@ -29,7 +30,7 @@ add_view(Table *table, Oid relid, TupleDesc desc)
 		view->slot = table->slot;
 	else
 	{
-		view->map = build_attrmap_by_name_if_req(table->desc, desc);
+		view->map = attrmap_by_name(table->desc, desc);
 		view->slot = view->map == NULL ? table->slot :
 			MakeSingleTupleTableSlot(CreateTupleDescCopy(desc),
 									 &TTSOpsVirtual);
