@@ -275,6 +275,20 @@ begin_commit(TransactionId xid, XLogRecPtr start)
 	commit_log_begin(log);
 }
 
+/* The commit concerns the feed. */
+static void
+touch(Feed *feed)
+{
+	MemoryContext caller;
+
+	if (feed->touched)
+		return;
+	caller = MemoryContextSwitchTo(commit_context);
+	feed->touched = true;
+	commit_feeds = lappend(commit_feeds, feed);
+	MemoryContextSwitchTo(caller);
+}
+
 /* A subscription is made, changed or dropped. */
 static void
 note_catalog_change(Relation relation, HeapTuple old, HeapTuple new)
@@ -393,17 +407,22 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 		Feed	   *feed = lfirst(lc);
 
 		needed |= feed_needs_log(feed);
-		if (feed_change(feed, &change, commit_start) && !feed->touched)
-		{
-			MemoryContext caller = MemoryContextSwitchTo(commit_context);
-
-			feed->touched = true;
-			commit_feeds = lappend(commit_feeds, feed);
-			MemoryContextSwitchTo(caller);
-		}
+		if (feed_change(feed, &change, commit_start))
+			touch(feed);
 	}
 	if (needed || commit_invisible)
 		log_change(&change, needed);
+}
+
+static bool
+is_resync_requested(int64 id)
+{
+	ListCell   *lc;
+
+	foreach(lc, commit_resyncs)
+		if (*(int64 *) lfirst(lc) == id)
+			return true;
+	return false;
 }
 
 /* Once in a commit is enough. */
@@ -412,11 +431,9 @@ request_resync(int64 id)
 {
 	MemoryContext caller;
 	int64	   *number;
-	ListCell   *lc;
 
-	foreach(lc, commit_resyncs)
-		if (*(int64 *) lfirst(lc) == id)
-			return;
+	if (is_resync_requested(id))
+		return;
 	caller = MemoryContextSwitchTo(commit_context);
 	number = palloc(sizeof(int64));
 	*number = id;
@@ -484,7 +501,8 @@ apply_catalog_change(const CatalogChange *change)
 	{
 		feed = feed_create(change->new, false);
 		feed->seq = seq;
-		feed->reset = feed->announced = announced;
+		feed->announced = announced;
+		feed->reset = announced || is_resync_requested(feed->id);
 	}
 }
 
@@ -598,6 +616,15 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	/* what may mean something else now is not published before we know */
 	if (ninvalidations > 0)
 		recheck_feeds(ninvalidations, invalidations);
+
+	/* all that the commit does to a feed makes one batch */
+	foreach(lc, commit_resyncs)
+	{
+		Feed	   *feed = feed_find(*(int64 *) lfirst(lc));
+
+		if (feed && feed_resync(feed))
+			touch(feed);
+	}
 	foreach(lc, commit_feeds)
 	{
 		Feed	   *feed = lfirst(lc);
@@ -607,13 +634,6 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	}
 	foreach(lc, commit_catalog)
 		apply_catalog_change(lfirst(lc));
-	foreach(lc, commit_resyncs)
-	{
-		Feed	   *feed = feed_find(*(int64 *) lfirst(lc));
-
-		if (feed)
-			feed_resync(feed);
-	}
 	foreach(lc, commit_published)
 	{
 		int64	   *numbers = lfirst(lc);

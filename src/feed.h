@@ -175,11 +175,14 @@ extern uint64 feed_floor(const Feed *feed);
  */
 extern bool feed_change(Feed *feed, const Change *change, XLogRecPtr start);
 
-/* The commit of changes that feed_change was told. */
-extern void feed_commit(Feed *feed);
+/*
+ * A commit that asks for a reset; false if the feed is behind, or does not
+ * need to know.
+ */
+extern bool feed_resync(Feed *feed);
 
-/* A commit that asks for a reset, after feed_commit. */
-extern void feed_resync(Feed *feed);
+/* The end of a commit, if one of these functions has returned true in it. */
+extern void feed_commit(Feed *feed);
 
 /*
  * A commit that may have changed what the query means, before feed_commit.

@@ -290,7 +290,17 @@ feed_commit(Feed *feed)
 	}
 }
 
-/* At the last commit decoded; a feed that is behind gets there later. */
+/*
+ * Is the feed behind the last commit decoded?  One that falls behind at that
+ * very commit has its changes.
+ */
+static bool
+is_late(const Feed *feed)
+{
+	return feed->behind && feed->cursor < feed_position->commit.no;
+}
+
+/* At the last commit decoded, where a feed that is late gets later. */
 static void
 add_event(Feed *feed, bool reload)
 {
@@ -303,21 +313,18 @@ add_event(Feed *feed, bool reload)
 	MemoryContextSwitchTo(caller);
 }
 
-void
+bool
 feed_resync(Feed *feed)
 {
-	if (!feed->loaded)
-		feed->reset = true;
-	else if (feed->replaying && feed_position->commit.start < feed->applied)
-		return;
-	else if (feed->behind)
-		add_event(feed, false);
-	else
+	if (feed->loaded && feed_position->commit.start < feed->applied)
+		return false;
+	if (feed->loaded && is_late(feed))
 	{
-		feed->reset = true;
-		cover(feed, &feed_position->commit);
-		publish_if_due(feed);
+		add_event(feed, false);
+		return false;
 	}
+	feed->reset = true;
+	return feed->loaded;
 }
 
 void
@@ -456,7 +463,7 @@ feed_step(Feed *feed)
 		cover(feed, info);
 	else
 		feed->commit = *info;
-	if (event)
+	for (; event && event->commit.no == feed->cursor; event = next_event(feed))
 	{
 		if (event->reload)
 			feed->lost = true;
