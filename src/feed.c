@@ -211,6 +211,8 @@ feed_set_query(Feed *feed, const char *text)
 		feed->cushion = Max(5, Min(feed->query->limit / 5, INT_MAX / 4));
 	if (feed_needed_rows(feed) == 0)
 		feed->cushion = Max(feed->cushion, 1);
+	if (feed->query->limit == NO_LIMIT)
+		feed->cushion = 0;
 	feed->partitioned =
 		get_rel_relkind(feed->query->relid) == RELKIND_PARTITIONED_TABLE;
 	MemoryContextSwitchTo(caller);

@@ -10,6 +10,7 @@
 
 #include "deliver.h"
 #include "feed_private.h"
+#include "query_check.h"
 #include "storage/procarray.h"
 #include "utils/timestamp.h"
 
@@ -18,7 +19,7 @@
 uint32
 feed_needed_rows(const Feed *feed)
 {
-	return feed->query->offset + feed->query->limit;
+	return Min(feed->query->offset + feed->query->limit, PG_UINT32_MAX);
 }
 
 bool
@@ -31,6 +32,14 @@ feed_has_open_ties(const Feed *feed)
 		window->end == WINDOW_BOUNDED && window_size(window) >= needed &&
 		row_compare_prefix(feed->format, window_nth(window, needed - 1),
 						   window->high, feed->query->nties) == 0;
+}
+
+bool
+feed_is_too_large(const Feed *feed)
+{
+	return feed->query->limit == NO_LIMIT &&
+		(feed->window->bytes > commit_log_memory_kb * (Size) 1024 ||
+		 window_size(feed->window) > MAX_HELD_ROWS);
 }
 
 bool
@@ -238,7 +247,12 @@ apply_change(Feed *feed, const Change *change)
 		feed->lost = true;
 
 	/* one transaction can bring any number of rows */
-	if (window_size(feed->window) >
+	if (feed_is_too_large(feed))
+	{
+		window_clear(feed->window);
+		feed->lost = true;		/* and a refill will tell whether it stays so */
+	}
+	else if (window_size(feed->window) >
 		2 * ((uint64) feed_needed_rows(feed) + feed->cushion) + 1000)
 		feed_balance(feed);
 }

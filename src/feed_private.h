@@ -47,6 +47,9 @@ extern uint32 feed_needed_rows(const Feed *feed);
 /* May rows that were not read yet be equal to the last one of the result? */
 extern bool feed_has_open_ties(const Feed *feed);
 
+/* Is there no limit, and the window more than we may hold? */
+extern bool feed_is_too_large(const Feed *feed);
+
 /* Does the window hold too few rows to know the result? */
 extern bool feed_is_short(const Feed *feed);
 

@@ -285,6 +285,9 @@ feed_take_answer(Feed *feed)
 	{
 		feed->refill_time += feed->answer->elapsed;
 		merge(feed);
-		feed_settle(feed);
+		if (feed_is_too_large(feed))
+			feed_fail(feed, RESULT_TOO_LARGE);
+		else
+			feed_settle(feed);
 	}
 }

@@ -62,12 +62,14 @@ plan_tier(TopnQuery *query, Tier *tier, uint64 limit)
 {
 	PlannedStmt *plan;
 
-	tier->query->limitCount = (Node *)
-		makeConst(INT8OID, -1, InvalidOid, sizeof(int64),
-				  Int64GetDatum((int64) Min(limit, PG_INT64_MAX)), false,
-				  FLOAT8PASSBYVAL);
-	tier->query->limitOption = query->keyless ?
-		LIMIT_OPTION_WITH_TIES : LIMIT_OPTION_COUNT;
+	if (limit < NO_LIMIT)
+	{
+		tier->query->limitCount = (Node *)
+			makeConst(INT8OID, -1, InvalidOid, sizeof(int64),
+					  Int64GetDatum((int64) limit), false, FLOAT8PASSBYVAL);
+		tier->query->limitOption = query->keyless ?
+			LIMIT_OPTION_WITH_TIES : LIMIT_OPTION_COUNT;
+	}
 
 	plan = plan_query(tier->query);
 	if (plan_sorts(plan->planTree) &&

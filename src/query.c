@@ -214,14 +214,18 @@ evaluate_count(ParseState *pstate, Node *expression, const char *clause,
 static void
 take_limits(ParseState *pstate, Query *query, TopnQuery *result)
 {
-	int			location = exprLocation(query->limitCount);
+	int64		count = -1;
 
-	result->limit =
-		evaluate_count(pstate, query->limitCount, "LIMIT",
-					   ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE);
-	if (result->limit < 0)
-		refuse(pstate, location, "a subscribed query must have a LIMIT",
-			   "Give the number of rows to be kept.");
+	if (query->limitCount)
+		count = evaluate_count(pstate, query->limitCount, "LIMIT",
+							   ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE);
+	if (count < 0 && query->limitOption == LIMIT_OPTION_WITH_TIES)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE),
+				 errmsg("row count cannot be null in FETCH FIRST ... WITH TIES clause"),
+				 parser_errposition(pstate,
+									exprLocation(query->limitCount))));
+	result->limit = count < 0 ? NO_LIMIT : count;
 	if (query->limitOffset)
 		result->offset =
 			Max(0, evaluate_count(pstate, query->limitOffset, "OFFSET",

@@ -19,6 +19,9 @@ typedef struct SortKey
 	bool		nulls_first;
 } SortKey;
 
+/* The limit of a query without one: more rows than a window can hold. */
+#define NO_LIMIT	PG_UINT32_MAX
+
 /*
  * The row of a window has the columns of targetlist: first the select list,
  * then whatever the order and the identity need beyond it (resjunk).
@@ -46,7 +49,7 @@ typedef struct TopnQuery
 								 * t.* USING *< and compares with a whole
 								 * row.) */
 	int64		offset;			/* rows skipped before the result */
-	int64		limit;			/* N */
+	int64		limit;			/* N, or NO_LIMIT */
 	int			nties;			/* WITH TIES: the result goes on while these
 								 * leading sort columns are equal; else 0 */
 	bool		inert;			/* evaluation and comparison can neither fail,

@@ -20,6 +20,7 @@
 #include "nodes/nodeFuncs.h"
 #include "utils/rel.h"
 
+#include "query.h"
 #include "query_check.h"
 
 /*
@@ -132,9 +133,6 @@ check_statement(ParseState *pstate, RawStmt *raw)
 		refuse(pstate, -1,
 			   "row locks are not supported in a subscribed query",
 			   "Leave out the FOR UPDATE or FOR SHARE clause.");
-	if (stmt->limitCount == NULL)
-		refuse(pstate, -1, "a subscribed query must have a LIMIT",
-			   "Add LIMIT with the number of rows to be kept.");
 }
 
 const RangeVar *
@@ -214,7 +212,8 @@ check_expression(ParseState *pstate, Node *node)
 void
 check_page(int64 offset, int64 limit)
 {
-	if (offset > MAX_HELD_ROWS || limit > MAX_HELD_ROWS - offset)
+	if (offset > MAX_HELD_ROWS ||
+		(limit != NO_LIMIT && limit > MAX_HELD_ROWS - offset))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("LIMIT and OFFSET exceed %d rows", MAX_HELD_ROWS)));

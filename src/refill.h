@@ -41,6 +41,9 @@
 #define REFILL_MAGIC		0x746f706e	/* of the segment */
 #define REFILL_QUEUE_SIZE	(64 * 1024)
 
+#define RESULT_TOO_LARGE \
+	"result without LIMIT is larger than live_topn.memory_limit"
+
 /* Keys in the segment's table of contents. */
 #define REFILL_KEY_IN		1
 #define REFILL_KEY_OUT		2

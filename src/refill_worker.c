@@ -58,6 +58,7 @@ typedef struct RowSender
 	DestReceiver pub;
 	shm_mq_handle *out;
 	StringInfoData buffer;
+	Size		room;			/* bytes that rows may still take */
 } RowSender;
 
 static void
@@ -83,6 +84,11 @@ send_row(TupleTableSlot *slot, DestReceiver *self)
 	RowSender  *sender = (RowSender *) self;
 	MinimalTuple tuple = ExecCopySlotMinimalTuple(slot);
 
+	if (tuple->t_len > sender->room)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg(RESULT_TOO_LARGE)));
+	sender->room -= tuple->t_len;
 	pq_sendint32(&sender->buffer, tuple->t_len);
 	pq_sendbytes(&sender->buffer, (char *) tuple, tuple->t_len);
 	pfree(tuple);
@@ -200,6 +206,8 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	sender.pub.rDestroy = sender_nothing;
 	sender.pub.mydest = DestNone;
 	sender.out = out;
+	sender.room = query->limit == NO_LIMIT ?
+		commit_log_memory_kb * (Size) 1024 : SIZE_MAX;
 	initStringInfo(&sender.buffer);
 	flush_rows(&sender);
 	if (task->limit > 0)

@@ -99,7 +99,9 @@ SELECT plan('SELECT id FROM item ORDER BY ROW(name, id) LIMIT 1');
 
 -- The limit.
 SELECT plan('SELECT id FROM item ORDER BY score');
-SELECT plan('SELECT id FROM item ORDER BY score LIMIT ALL');
+SELECT plan('SELECT id FROM item ORDER BY score LIMIT ALL OFFSET 2');
+SELECT plan('SELECT id FROM item ORDER BY score LIMIT $1 OFFSET $2', NULL, NULL);
+SELECT plan('SELECT id FROM item ORDER BY score FETCH FIRST $1 ROWS WITH TIES', NULL);
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT -5');
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT (random() * 5)::int');
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT 1 OFFSET -2');

@@ -709,6 +709,11 @@ sub query
 		}
 	}
 
+	my $ties = @order && $random->chance(15);
+	my $limit =
+	  !$ties && $random->chance(12)
+	  ? $random->pick('', 'LIMIT ALL', 'LIMIT NULL')
+	  : $random->pick(1 .. 5, 8, 13, 20);
 	my $where = $random->chance(65) ? $self->_condition(\@args) : undef;
 	my @list =
 	  defined $select[0][0]
@@ -721,9 +726,9 @@ sub query
 		select => join(', ', @list),
 		where => $where,
 		order => join(', ', @order),
-		limit => $random->pick(1 .. 5, 8, 13, 20),
+		limit => $limit,
 		offset => $random->chance(25) ? $random->pick(1 .. 4, 10) : 0,
-		ties => (@order && $random->chance(15)) ? 1 : 0,
+		ties => $ties ? 1 : 0,
 		args => \@args,
 		key => $self->key_columns,
 		key_json => $self->key_json($alias));

@@ -12,7 +12,8 @@ use warnings;
 
 use LiveTopn::Json qw(json_object json_string);
 
-# Arguments: table; alias; select; where and order, perhaps empty; limit;
+# Arguments: table; alias; select; where and order, perhaps empty; limit, or
+# how to say that there is none: '', 'LIMIT ALL' or 'LIMIT NULL';
 # offset, perhaps 0; ties, if rows equal to the last one belong to it; args,
 # a list of [value, type]; key, the names of the key columns in index order or
 # undef for the whole row; key_json, SQL for the key of a row.
@@ -23,7 +24,8 @@ sub new
 }
 
 # No result is larger.
-sub limit   { return $_[0]{ties} ? 1_000_000 : $_[0]{limit}; }
+sub limit { return $_[0]{ties} || !$_[0]->has_limit ? 1_000_000 : $_[0]{limit}; }
+sub has_limit { return $_[0]{limit} =~ /^[0-9]+$/; }
 sub ties    { return $_[0]{ties}; }
 sub keyless { return !$_[0]{key}; }
 
@@ -49,7 +51,7 @@ sub truth
 	my $alias = $self->{alias};
 	my @tie =
 	  $self->{key} ? map { "$alias.$_" } @{ $self->{key} } : "$alias USING *<";
-	my $count = $self->{limit};
+	my $count = $self->has_limit ? $self->{limit} : 'ALL';
 
 	# the identity would part equal rows
 	$count = '(SELECT count(*) FROM ('
@@ -95,7 +97,7 @@ sub _count
 
 	return "OFFSET $self->{offset} FETCH FIRST $self->{limit} ROWS WITH TIES"
 	  if $self->{ties};
-	return "LIMIT $self->{limit}"
+	return ($self->has_limit ? "LIMIT $self->{limit}" : $self->{limit})
 	  . ($self->{offset} ? " OFFSET $self->{offset}" : '');
 }
 

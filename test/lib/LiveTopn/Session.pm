@@ -63,7 +63,7 @@ sub listen    ## no critic (ProhibitBuiltinHomonyms)
 
 	$self->{clients}{$name} = LiveTopn::Client->new(
 		name => $name,
-		limit => $options{limit} // $limit // 1,
+		limit => $options{limit} // $limit // 1_000_000,
 		ranks => $options{ranks} // 'relative',
 		keyless => $options{keyless});
 	$self->{text}{$name} = $query;
