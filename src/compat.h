@@ -9,6 +9,11 @@
 #error "live_topn needs PostgreSQL 15 or later"
 #endif
 
+/* 18: pg_noreturn goes before a function, pg_attribute_noreturn went */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn				__attribute__((noreturn))
+#endif
+
 /* 024c52111: PGPROC.pgprocno became MyProcNumber and GetNumberFromPGProc */
 #if PG_VERSION_NUM < 170000
 #define MyProcNumber			(MyProc->pgprocno)
@@ -109,6 +114,57 @@
 #else
 #define replication_slot_acquire(name) \
 	ReplicationSlotAcquire(name, true, true)
+#endif
+
+/* 18: strategies became CompareTypes, which sort in the same order */
+#if PG_VERSION_NUM < 180000
+#define OrderStrategy			int16
+#define STRATEGY_GREATER		BTGreaterStrategyNumber
+#else
+#define OrderStrategy			CompareType
+#define STRATEGY_GREATER		COMPARE_GT
+#endif
+
+/* 80feb727c: was given an argument result_relation */
+#if PG_VERSION_NUM < 180000
+#define replace_vars(node, varno, rte, targetlist) \
+	ReplaceVarsFromTargetList(node, varno, 0, rte, targetlist, \
+							  REPLACEVARS_REPORT_ERROR, 0, NULL)
+#else
+#define replace_vars(node, varno, rte, targetlist) \
+	ReplaceVarsFromTargetList(node, varno, 0, rte, targetlist, 0, \
+							  REPLACEVARS_REPORT_ERROR, 0, NULL)
+#endif
+
+/* 18: a deferrable primary key, which is no identity, on request */
+#if PG_VERSION_NUM < 180000
+#define primary_key_index(rel)	RelationGetPrimaryKeyIndex(rel)
+#else
+#define primary_key_index(rel)	RelationGetPrimaryKeyIndex(rel, false)
+#endif
+
+/* 3eea7a0c9: lost its argument execute_once */
+#if PG_VERSION_NUM < 180000
+#define executor_run(desc)		ExecutorRun(desc, ForwardScanDirection, 0, true)
+#else
+#define executor_run(desc)		ExecutorRun(desc, ForwardScanDirection, 0)
+#endif
+
+/* 18: heap_form_minimal_tuple was given an argument extra */
+#if PG_VERSION_NUM < 180000
+#define form_minimal_tuple(desc, values, nulls) \
+	heap_form_minimal_tuple(desc, values, nulls)
+#else
+#define form_minimal_tuple(desc, values, nulls) \
+	heap_form_minimal_tuple(desc, values, nulls, 0)
+#endif
+
+/* 18: a SortGroupClause says by itself whether its sortop is "greater" */
+#if PG_VERSION_NUM < 180000
+#define set_reverse_sort(clause, reverse) ((void) (clause))
+#else
+#define set_reverse_sort(clause, reverse) \
+	((clause)->reverse_sort = (reverse))
 #endif
 
 #endif							/* LIVE_TOPN_COMPAT_H */

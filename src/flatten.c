@@ -20,6 +20,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "compat.h"
 #include "flatten.h"
 
 Query *
@@ -95,11 +96,9 @@ flatten_query(ParseState *pstate, Query *query, Oid relation,
 							   location);
 		columns = result.targetlist;
 		result.targetlist = (List *)
-			ReplaceVarsFromTargetList((Node *) query->targetList, ref->rtindex,
-									  0, rte, columns,
-									  REPLACEVARS_REPORT_ERROR, 0, NULL);
-		quals = ReplaceVarsFromTargetList(quals, ref->rtindex, 0, rte, columns,
-										  REPLACEVARS_REPORT_ERROR, 0, NULL);
+			replace_vars((Node *) query->targetList, ref->rtindex, rte,
+						 columns);
+		quals = replace_vars(quals, ref->rtindex, rte, columns);
 		own_quals = make_ands_implicit((Expr *) quals);
 	}
 	else if (rte->rtekind == RTE_RELATION)

@@ -97,7 +97,7 @@ refuse_table(Relation rel)
 	{
 		case REPLICA_IDENTITY_NOTHING:
 			detail = "Its replica identity is NOTHING.";
-			hint = OidIsValid(RelationGetPrimaryKeyIndex(rel)) ?
+			hint = OidIsValid(primary_key_index(rel)) ?
 				"ALTER TABLE %s REPLICA IDENTITY DEFAULT, or ALTER TABLE %s REPLICA IDENTITY FULL." :
 				"ALTER TABLE %s REPLICA IDENTITY USING INDEX ..., or ALTER TABLE %s REPLICA IDENTITY FULL.";
 			break;
@@ -244,7 +244,7 @@ choose_identity(Relation rel)
 	Oid			index_oid;
 
 	if (rel->rd_rel->relreplident == REPLICA_IDENTITY_FULL)
-		index_oid = RelationGetPrimaryKeyIndex(rel);
+		index_oid = primary_key_index(rel);
 	else
 	{
 		index_oid = RelationGetReplicaIndex(rel);

@@ -15,6 +15,7 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 
+#include "compat.h"
 #include "inert.h"
 
 /*
@@ -122,7 +123,7 @@ is_inert_order(const TopnQuery *query)
 		SortKey    *key = &query->sort[i];
 		Oid			opfamily;
 		Oid			opcintype;
-		int16		strategy;
+		OrderStrategy strategy;
 
 		if (!OidIsValid(key->sortop))
 			continue;			/* image order */

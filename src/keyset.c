@@ -22,6 +22,7 @@
 #include "utils/ruleutils.h"
 #include "utils/snapmgr.h"
 
+#include "compat.h"
 #include "flatten.h"
 #include "query.h"
 #include "tiers.h"
@@ -156,7 +157,7 @@ read_tier(TopnQuery *query, Tier *tier, uint64 limit, DestReceiver *dest)
 	uint64		result;
 
 	ExecutorStart(desc, 0);
-	ExecutorRun(desc, ForwardScanDirection, 0, true);
+	executor_run(desc);
 	result = desc->estate->es_processed;
 	ExecutorFinish(desc);
 	ExecutorEnd(desc);

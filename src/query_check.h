@@ -5,6 +5,7 @@
 #ifndef LIVE_TOPN_QUERY_CHECK_H
 #define LIVE_TOPN_QUERY_CHECK_H
 
+#include "compat.h"
 #include "nodes/parsenodes.h"
 #include "parser/parse_node.h"
 
@@ -28,7 +29,7 @@ extern void check_table(ParseState *pstate, const RangeTblEntry *rte,
 extern const RangeVar *table_name(const RawStmt *raw);
 extern int	table_location(const RawStmt *raw);
 
-extern void refuse(ParseState *pstate, int location,
-				   const char *message, const char *hint) pg_attribute_noreturn();
+pg_noreturn extern void refuse(ParseState *pstate, int location,
+							   const char *message, const char *hint);
 
 #endif							/* LIVE_TOPN_QUERY_CHECK_H */

@@ -14,6 +14,7 @@
 #include "common/hashfn.h"
 #include "fmgr.h"
 #include "port/pg_bitutils.h"
+#include "compat.h"
 #include "row.h"
 #include "utils/datum.h"
 #include "utils/memutils.h"
@@ -121,7 +122,7 @@ row_form(RowFormat *format, const Datum *values, const bool *nulls)
 															DatumGetPointer(values[i])));
 	}
 
-	tuple = heap_form_minimal_tuple(format->desc, copy, (bool *) nulls);
+	tuple = form_minimal_tuple(format->desc, copy, (bool *) nulls);
 	row = row_from_tuple(format, tuple);
 	pfree(tuple);
 	pfree(copy);

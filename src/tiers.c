@@ -42,6 +42,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "compat.h"
 #include "tiers.h"
 
 /* A sort key as part of queries. */
@@ -157,7 +158,7 @@ keyset_columns(TopnQuery *query, TupleTableSlot *after)
 		bool		is_whole_row = !OidIsValid(query->sort[i].sortop);
 		Oid			opfamily;
 		Oid			type;
-		int16		strategy;
+		OrderStrategy strategy;
 
 		if (!get_ordering_op_properties(clause->sortop, &opfamily, &type,
 										&strategy))
@@ -170,7 +171,7 @@ keyset_columns(TopnQuery *query, TupleTableSlot *after)
 		column->ltop = family_operator(opfamily, type, BTLessStrategyNumber);
 		column->gtop = family_operator(opfamily, type,
 									   BTGreaterStrategyNumber);
-		column->descending = strategy == BTGreaterStrategyNumber;
+		column->descending = strategy == STRATEGY_GREATER;
 		column->nulls_first = clause->nulls_first;
 		column->nullable = !is_whole_row && is_nullable(query, attno);
 
@@ -257,6 +258,7 @@ tier_sort(TopnQuery *query, const KeysetColumn *columns, int nfixed,
 		{
 			clause->sortop = descending ? columns[i].gtop : columns[i].ltop;
 			clause->nulls_first = descending;
+			set_reverse_sort(clause, descending);
 		}
 		result = lappend(result, clause);
 	}

@@ -106,7 +106,6 @@ SELECT plan('SELECT id FROM item ORDER BY score LIMIT -5');
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT (random() * 5)::int');
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT 1 OFFSET -2');
 SELECT plan('SELECT id FROM item ORDER BY score LIMIT 1 OFFSET (random() * 5)::int');
-SELECT plan('SELECT id FROM item FETCH FIRST 2 ROWS WITH TIES');
 
 -- Functions whose result may change while the row does not.
 SELECT plan('SELECT id FROM item ORDER BY random() LIMIT 1');
