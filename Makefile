@@ -33,9 +33,11 @@ OBJS = \
 	src/table.o \
 	src/evaluate.o \
 	src/feed.o \
+	src/feed_turn.o \
 	src/feed_log.o \
 	src/feed_refill.o \
 	src/feed_restart.o \
+	src/route.o \
 	src/apply.o \
 	src/invalidation.o \
 	src/decoder.o \

@@ -2,8 +2,8 @@
  * apply.c
  *	  Decoded changes to the feeds that they concern.
  *
- * For each table of which changes are decoded there is a watch: which feeds
- * it has, and its description for the commit log.  Changes go straight to
+ * For each table of which changes are decoded there is a watch: whose feeds
+ * are concerned, and its description for the commit log.  Changes go straight to
  * the feeds that are at the end of the log; they go to the commit log if some
  * feed is not, or if the transaction is still in the ProcArray, so that a
  * snapshot taken later could miss it.
@@ -17,6 +17,7 @@
 #include "invalidation.h"
 #include "message.h"
 #include "postmaster/interrupt.h"
+#include "route.h"
 #include "storage/ipc.h"
 #include "storage/procarray.h"
 #include "utils/inval.h"
@@ -37,8 +38,10 @@ typedef struct Watch
 	bool		valid;			/* relids and table are as of now */
 	List	   *relids;			/* the table and its ancestors */
 	Table	   *table;			/* NULL until a change is to be applied */
-	uint64		generation;		/* of feeds */
-	List	   *feeds;
+	uint64		generation;		/* of routes */
+	List	   *routes;			/* those of relids that have feeds */
+	uint64		asked;			/* in that commit, whether ... */
+	bool		needs_log;		/* ... some feed needs its changes logged */
 
 	/* of a partitioned table, see partitions_changed */
 	List	   *partitions;		/* as of that commit */
@@ -66,6 +69,7 @@ static bool roles_changed;
 
 /* the commit that is being decoded */
 static MemoryContext commit_context;
+static uint64 commits_begun;
 static TransactionId commit_xid;
 static XLogRecPtr commit_start;
 static uint64 commit_work;		/* since we looked whether we should end */
@@ -119,6 +123,7 @@ apply_startup(MemoryContext parent, RefillPool *pool)
 	watches = hash_create("live_topn watches", 64, &ctl,
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	log = commit_log_create(apply_context);
+	route_startup(apply_context);
 	feed_startup(parent, log, pool, &position);
 	CacheRegisterRelcacheCallback(invalidate_watches, (Datum) 0);
 	CacheRegisterSyscacheCallback(AUTHOID, note_roles, (Datum) 0);
@@ -195,22 +200,23 @@ apply_catalog_is_gone(void)
 	return gone;
 }
 
-/* The feeds of a table, or of an ancestor of it. */
+/* The tables whose feeds see the changes: itself, and ancestors of it. */
 static void
-find_feeds(Watch *watch)
+find_routes(Watch *watch)
 {
 	MemoryContext caller = MemoryContextSwitchTo(apply_context);
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
+	ListCell   *lc;
 
-	list_free(watch->feeds);
-	watch->feeds = NIL;
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		if (feed->query && !feed->forget &&
-			list_member_oid(watch->relids, feed->query->relid))
-			watch->feeds = lappend(watch->feeds, feed);
-	watch->generation = feed_generation();
+	list_free(watch->routes);
+	watch->routes = NIL;
+	foreach(lc, watch->relids)
+	{
+		Route	   *route = route_find(lfirst_oid(lc));
+
+		if (route)
+			watch->routes = lappend(watch->routes, route);
+	}
+	watch->generation = route_generation();
 	MemoryContextSwitchTo(caller);
 }
 
@@ -255,8 +261,18 @@ find_watch(Relation relation)
 		watch->generation = 0;
 		watch->valid = true;
 	}
-	if (watch->generation != feed_generation())
-		find_feeds(watch);
+	if (watch->generation != route_generation())
+		find_routes(watch);
+	if (watch->asked != commits_begun)
+	{
+		ListCell   *lc;
+
+		/* while a commit is decoded feeds do not begin to need it */
+		watch->asked = commits_begun;
+		watch->needs_log = feed_any_unresolved();
+		foreach(lc, watch->routes)
+			watch->needs_log |= route_needs_log(lfirst(lc));
+	}
 	return watch;
 }
 
@@ -264,6 +280,7 @@ static void
 begin_commit(TransactionId xid, XLogRecPtr start)
 {
 	MemoryContextReset(commit_context);
+	commits_begun++;
 	commit_feeds = commit_catalog = commit_resyncs = commit_published = NIL;
 	commit_rewritten = NIL;
 	commit_xid = xid;
@@ -363,11 +380,38 @@ note_rewrite(Oid relid)
 }
 
 static void
+change_feed(Feed *feed, const Change *change)
+{
+	commit_work++;
+	if (feed_change(feed, change, commit_start))
+		touch(feed);
+}
+
+/* Tell the feeds of a table that a change concerns. */
+static void
+route_change(Route *route, const Change *change)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &route->feeds)
+		change_feed(dlist_container(Feed, route_node, iter.cur), change);
+}
+
+/* A large commit, or one that concerns many, takes a while: are we to end? */
+static void
+look_whether_to_end(void)
+{
+	if (++commit_work < WORK_PER_LOOK)
+		return;
+	commit_work = 0;
+	if (ShutdownRequestPending)
+		proc_exit(0);			/* we will see this commit again */
+}
+
+static void
 apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 {
 	Watch	   *watch;
-	bool		unresolved = feed_any_unresolved();
-	bool		needed = unresolved;
 	Change		change;
 	ListCell   *lc;
 
@@ -377,21 +421,15 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 		note_rewrite(relation->rd_rel->relrewrite);
 		return;
 	}
+	look_whether_to_end();
 	watch = find_watch(relation);
-	commit_work += 1 + list_length(watch->feeds);
-	if (commit_work >= WORK_PER_LOOK)
-	{
-		if (ShutdownRequestPending)
-			proc_exit(0);		/* we will see this commit again */
-		commit_work = 0;
-	}
 	if (watch->relid == catalog_table)
 	{
 		if (kind != CHANGE_REWRITE)
 			note_catalog_change(relation, old, new);
 		return;
 	}
-	if (watch->feeds == NIL && !unresolved && !commit_invisible)
+	if (watch->routes == NIL && !watch->needs_log && !commit_invisible)
 		return;
 
 	if (watch->table == NULL)
@@ -402,16 +440,10 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 	change.old_is_key = relation->rd_rel->relreplident != REPLICA_IDENTITY_FULL;
 	change.new = new;
 
-	foreach(lc, watch->feeds)
-	{
-		Feed	   *feed = lfirst(lc);
-
-		needed |= feed_needs_log(feed);
-		if (feed_change(feed, &change, commit_start))
-			touch(feed);
-	}
-	if (needed || commit_invisible)
-		log_change(&change, needed);
+	foreach(lc, watch->routes)
+		route_change(lfirst(lc), &change);
+	if (watch->needs_log || commit_invisible)
+		log_change(&change, watch->needs_log);
 }
 
 static bool
@@ -651,24 +683,11 @@ const DecoderOps apply_ops = {
 	.commit = commit,
 };
 
-static uint64
-floor_of_feeds(void)
-{
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
-	uint64		floor = position.commit.no;
-
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		floor = Min(floor, feed_floor(feed));
-	return floor;
-}
-
 void
 apply_trim_log(void)
 {
 	if (commit_log_entries(log) > 0)
-		commit_log_trim(log, floor_of_feeds());
+		commit_log_trim(log, feed_floor_of_all());
 }
 
 XLogRecPtr

@@ -12,29 +12,19 @@
  * Where a result stays unknown because an old version is (see reconcile.c),
  * the commits in between share one batch.
  *
- * Here feeds come, have their turns, and go.  feed_log.c applies commits and
- * publishes results, feed_refill.c keeps the window supplied with rows, and
- * feed_restart.c takes over from an earlier worker.
+ * Here feeds come and go.  feed_turn.c gives them their turns, feed_log.c
+ * applies commits and publishes results, feed_refill.c keeps the window
+ * supplied with rows, and feed_restart.c takes over from an earlier worker.
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "feed_private.h"
-#include "miscadmin.h"
-#include "postmaster/interrupt.h"
+#include "route.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
-#include "wakeup.h"
 
-#define STEPS_PER_TURN		1000	/* commits of the log at a time */
-#define PATIENCE_MS			2000	/* when we are to end */
-#define WATCH_MS			500		/* how often to look at a query's work */
-#define DROP_RETRY_MS		10000
 #define MAX_BACKOFF_MS		60000
 
 typedef struct FeedEntry
@@ -48,17 +38,9 @@ RefillPool *feed_pool;
 const LogPosition *feed_position;
 bool		feed_dirty;
 
-int			feed_evaluation_timeout_ms = 10000;
-
-static TimeoutId watch_timeout;
 static MemoryContext feed_context;
 static HTAB *feeds;
-static dlist_head active = DLIST_STATIC_INIT(active);
-static uint64 generation = 1;
 static int	unresolved;			/* feeds that wait to know their query */
-static TimestampTz next_lease_end;	/* the first to look at; 0: none */
-
-static void look_at_watch(void);
 
 void
 feed_startup(MemoryContext parent, CommitLog *commit_log,
@@ -74,25 +56,9 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 	ctl.keysize = sizeof(int64);
 	ctl.entrysize = sizeof(FeedEntry);
 	ctl.hcxt = feed_context;
-	watch_timeout = RegisterTimeout(USER_TIMEOUT, look_at_watch);
+	feed_turn_startup();
 	feeds = hash_create("live_topn feeds", 64, &ctl,
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-}
-
-void
-feed_activate(Feed *feed)
-{
-	if (!feed->active)
-		dlist_push_tail(&active, &feed->active_node);
-	feed->active = true;
-}
-
-static void
-deactivate(Feed *feed)
-{
-	if (feed->active)
-		dlist_delete(&feed->active_node);
-	feed->active = false;
 }
 
 Feed *
@@ -168,12 +134,11 @@ resolve(Feed *feed)
 	feed->unresolved = false;
 }
 
-/* Rows of pending batches live in the query's memory, so none may be left. */
-static void
-forget_query(Feed *feed)
+void
+feed_forget_query(Feed *feed)
 {
 	Assert(feed->pending == 0);
-	generation++;
+	route_leave(feed);
 	feed_drop_refill(feed);
 	if (feed->evaluator)
 		evaluator_free(feed->evaluator);
@@ -194,7 +159,7 @@ feed_set_query(Feed *feed, const char *text)
 {
 	MemoryContext caller;
 
-	forget_query(feed);
+	feed_forget_query(feed);
 	resolve(feed);
 	feed->query_context = AllocSetContextCreate(feed->context,
 												"live_topn feed query",
@@ -216,6 +181,7 @@ feed_set_query(Feed *feed, const char *text)
 	feed->partitioned =
 		get_rel_relkind(feed->query->relid) == RELKIND_PARTITIONED_TABLE;
 	MemoryContextSwitchTo(caller);
+	route_join(feed);
 
 	feed->loaded = false;
 	feed->lost = false;
@@ -254,6 +220,7 @@ feed_fail(Feed *feed, const char *message)
 	resolve(feed);
 	list_free_deep(feed->events);
 	feed->events = NIL;
+	route_leave(feed);
 	feed->forget = true;
 	feed->loaded = false;
 	feed->lost = false;
@@ -267,7 +234,7 @@ feed_fail(Feed *feed, const char *message)
 static void
 free_feed(Feed *feed)
 {
-	forget_query(feed);
+	feed_forget_query(feed);
 	history_free(feed->history);
 	MemoryContextDelete(feed->context);
 }
@@ -276,11 +243,11 @@ void
 feed_drop(Feed *feed)
 {
 	hash_search(feeds, &feed->id, HASH_REMOVE, NULL);
-	deactivate(feed);
+	feed_rest(feed);
+	route_leave(feed);
 	resolve(feed);
 	feed->dropped = true;
 	feed_dirty = true;
-	generation++;
 	if (feed->pending == 0)
 		free_feed(feed);
 }
@@ -289,8 +256,12 @@ void
 feed_delivered(Feed *feed)
 {
 	feed->pending--;
-	if (feed->dropped && feed->pending == 0)
+	if (feed->pending > 0)
+		return;
+	if (feed->dropped)
 		free_feed(feed);
+	else if (feed->active)
+		feed_activate(feed);	/* it may have waited for that */
 }
 
 /* ---- what others ask ---- */
@@ -311,12 +282,6 @@ bool
 feed_any_unresolved(void)
 {
 	return unresolved > 0;
-}
-
-uint64
-feed_generation(void)
-{
-	return generation;
 }
 
 bool
@@ -356,286 +321,4 @@ feed_is_current(const Feed *feed)
 		((feed->ticket != 0 || feed->answer) && feed->refill_limit == 0))
 		return false;
 	return !feed->behind || feed->cursor == feed_position->commit.no;
-}
-
-bool
-feed_all_current(void)
-{
-	dlist_iter	iter;
-
-	/* those that are not active have nothing to do */
-	dlist_foreach(iter, &active)
-		if (!feed_is_current(dlist_container(Feed, active_node, iter.cur)))
-			return false;
-	return true;
-}
-
-/* ---- the turn of a feed ---- */
-
-void
-feed_answer(RefillAnswer *answer)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &active)
-	{
-		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
-
-		if (feed->ticket == answer->ticket)
-		{
-			feed->ticket = 0;
-			feed->answer = answer;
-			return;
-		}
-	}
-	MemoryContextDelete(answer->context);
-}
-
-/* Is a refill worker looking at the query itself? */
-static bool
-is_checking(const Feed *feed)
-{
-	return (feed->ticket != 0 || feed->answer) && feed->refill_limit == 0;
-}
-
-/* Can the feed not go on before a refill worker has answered? */
-static bool
-is_blocked(const Feed *feed)
-{
-	return feed->query == NULL || feed->recheck || is_checking(feed) ||
-		!feed->loaded || feed_is_short(feed);
-}
-
-/* Must the answer wait for decoding, or for batches to be out? */
-static bool
-is_answer_early(const Feed *feed)
-{
-	if (feed->answer->status == REFILL_CHANGED)
-		return feed->pending > 0;
-	return feed->answer->status == REFILL_DONE && feed->refill_limit > 0 &&
-		feed_position->lsn < feed->answer->view.lsn;
-}
-
-static bool
-can_advance(const Feed *feed)
-{
-	if (feed->replaying)
-		return false;
-	if (feed->forget)
-		return feed->pending == 0;
-	if (feed->answer && !is_answer_early(feed))
-		return true;
-	if (is_blocked(feed))
-		return feed->ticket == 0 && feed->answer == NULL &&
-			feed->retry_at <= GetCurrentTimestamp();
-	if (feed->behind && feed->cursor < feed_position->commit.no)
-		return true;
-	return feed->held && feed->due <= GetCurrentTimestamp();
-}
-
-/*
- * Go on until the feed has caught up, waits, or has had its turn.
- */
-static void
-advance(Feed *feed, const void *arg)
-{
-	for (int i = 0; i < STEPS_PER_TURN && can_advance(feed); i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (feed->forget)
-			forget_query(feed);
-		else if (feed->answer && !is_answer_early(feed))
-			feed_take_answer(feed);
-		else if (is_blocked(feed))
-		{
-			if (feed->query == NULL || feed->recheck)
-				feed_request_check(feed);
-			else
-				feed_request_rows(feed);
-		}
-		else if (feed->held && feed->due <= GetCurrentTimestamp())
-			feed_publish(feed);
-		else if (!feed_step(feed))
-		{
-			feed->cursor = feed_position->commit.no;
-			feed->behind = !feed->query->inert;
-		}
-	}
-}
-
-/*
- * While expressions of a query run: end if we are to end, and give up a feed
- * of which a single row takes too long.
- */
-static void
-look_at_watch(void)
-{
-	static uint64 seen;
-	static int	looks;
-	static int	late;
-
-	looks = evaluate_progress == seen ? looks + 1 : 0;
-	seen = evaluate_progress;
-	late += ShutdownRequestPending;
-	if (late * WATCH_MS >= PATIENCE_MS)
-	{
-		InterruptPending = true;
-		ProcDiePending = true;
-	}
-	else if (feed_evaluation_timeout_ms > 0 &&
-			 looks * WATCH_MS >= feed_evaluation_timeout_ms)
-	{
-		looks = 0;
-		InterruptPending = true;
-		QueryCancelPending = true;
-	}
-}
-
-void
-feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
-				const void *arg)
-{
-	MemoryContext caller = CurrentMemoryContext;
-
-	PG_TRY();
-	{
-		StartTransactionCommand();
-		SetUserIdAndSecContext(feed->row->owner,
-							   SECURITY_RESTRICTED_OPERATION);
-		catalog_apply_settings(feed->row->nsettings, feed->row->settings);
-		PushActiveSnapshot(GetTransactionSnapshot());
-		enable_timeout_every(watch_timeout,
-							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														 WATCH_MS),
-							 WATCH_MS);
-		function(feed, arg);
-		disable_timeout(watch_timeout, false);
-		PopActiveSnapshot();
-		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
-		CommitTransactionCommand();
-		MemoryContextSwitchTo(caller);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		HOLD_INTERRUPTS();
-		disable_timeout(watch_timeout, false);
-		QueryCancelPending = false;
-		MemoryContextSwitchTo(caller);
-		error = CopyErrorData();
-		FlushErrorState();
-		AbortCurrentTransaction();
-		MemoryContextSwitchTo(caller);
-		RESUME_INTERRUPTS();
-		feed_fail(feed, error->message);
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-}
-
-bool
-feed_advance_all(void)
-{
-	dlist_mutable_iter iter;
-	bool		more = false;
-
-	dlist_foreach_modify(iter, &active)
-	{
-		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
-
-		if (can_advance(feed))
-			feed_run_safely(feed, advance, NULL);
-		if (can_advance(feed))
-			more = true;
-		else if (!feed->behind && !feed->forget && !feed->held &&
-				 feed->ticket == 0 &&
-				 feed->answer == NULL && !is_blocked(feed))
-			deactivate(feed);
-	}
-	return more;
-}
-
-long
-feed_next_timeout(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	long		timeout = -1;
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &active)
-	{
-		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
-
-		if (feed->retry_at > now)
-			timeout = timeout_until(timeout, now, feed->retry_at);
-		if (feed->held)
-			timeout = timeout_until(timeout, now, feed->due);
-	}
-	if (next_lease_end > 0)
-		timeout = timeout_until(timeout, now, next_lease_end);
-	return timeout;
-}
-
-static void
-flush(Feed *feed, const void *arg)
-{
-	feed_publish(feed);
-}
-
-void
-feed_flush(Feed *feed)
-{
-	if (feed->held)
-		feed_run_safely(feed, flush, NULL);
-}
-
-void
-feed_flush_all(void)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &active)
-		feed_flush(dlist_container(Feed, active_node, iter.cur));
-}
-
-/* ---- leases ---- */
-
-void
-feed_renew(Feed *feed)
-{
-	if (feed->row->lease_ms == 0)
-		return;
-	feed->lease_end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												  feed->row->lease_ms);
-	if (next_lease_end == 0 || feed->lease_end < next_lease_end)
-		next_lease_end = feed->lease_end;
-}
-
-void
-feed_end_leases(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
-
-	if (next_lease_end == 0 || now < next_lease_end)
-		return;
-
-	next_lease_end = 0;
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-	{
-		if (feed->lease_end == 0)
-			continue;
-		if (feed->lease_end <= now)
-		{
-			/* we shall see it go in the log; if not, try again */
-			refill_submit_drop(feed_pool, feed->id);
-			feed->lease_end = TimestampTzPlusMilliseconds(now,
-														  DROP_RETRY_MS);
-		}
-		if (next_lease_end == 0 || feed->lease_end < next_lease_end)
-			next_lease_end = feed->lease_end;
-	}
 }

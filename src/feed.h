@@ -11,6 +11,7 @@
 #include "evaluate.h"
 #include "history.h"
 #include "lib/ilist.h"
+#include "lib/pairingheap.h"
 #include "refill.h"
 #include "utils/hsearch.h"
 
@@ -26,8 +27,23 @@ extern int	feed_evaluation_timeout_ms; /* live_topn.evaluation_timeout */
 typedef struct Feed
 {
 	int64		id;
-	dlist_node	active_node;	/* in the list of those to advance */
+
+	/* see feed_turn.c */
+	dlist_node	active_node;
+	dlist_node	ready_node;
+	pairingheap_node timer_node;
+	pairingheap_node lease_node;
 	bool		active;
+	bool		ready;
+	TimestampTz timer_at;		/* 0: none */
+	TimestampTz lease_end;		/* 0: no lease */
+
+	/* see route.c; NULL without a query */
+	struct Route *route;
+	dlist_node	route_node;
+	dlist_node	logger_node;
+	bool		logger;
+
 	MemoryContext context;		/* holds all of this but the rows */
 	SubscriptionRow *row;
 	bool		dropped;		/* freed once its batches are out */
@@ -70,7 +86,6 @@ typedef struct Feed
 	/* a result that is known, but held back by the throttle */
 	bool		held;
 	TimestampTz due;			/* not before */
-	TimestampTz lease_end;		/* 0: no lease */
 	History    *history;
 
 	/* the refill under way */
@@ -161,11 +176,9 @@ extern bool feed_needs_log(const Feed *feed);
 /* Is there a feed whose table is not known yet, so that any may be its? */
 extern bool feed_any_unresolved(void);
 
-/* Changes whenever the tables of feeds do. */
-extern uint64 feed_generation(void);
-
-/* Which commits the feed may still need: those after it. */
+/* Which commits the feed, or any of them, may still need: those after it. */
 extern uint64 feed_floor(const Feed *feed);
+extern uint64 feed_floor_of_all(void);
 
 /* ---- while decoding ---- */
 

@@ -11,6 +11,7 @@
 #include "deliver.h"
 #include "feed_private.h"
 #include "query_check.h"
+#include "route.h"
 #include "storage/procarray.h"
 #include "utils/timestamp.h"
 
@@ -280,6 +281,7 @@ fall_behind(Feed *feed)
 			feed->commit.lsn = feed_position->lsn;
 		}
 	}
+	route_note_logger(feed);
 	feed_activate(feed);
 }
 

@@ -19,16 +19,26 @@ extern bool feed_dirty;			/* something is not as it was saved */
 
 /* ---- feed.c ---- */
 
-/* Have feed_advance_all look at the feed, until it finds nothing to do. */
-extern void feed_activate(Feed *feed);
-
 /*
  * Take over a query from text, with nothing loaded.  No batch may be pending:
  * its rows live in the memory of the query before.
  */
 extern void feed_set_query(Feed *feed, const char *text);
 
+/* Rows of pending batches live in the query's memory, so none may be left. */
+extern void feed_forget_query(Feed *feed);
+
 extern void feed_retry_later(Feed *feed);
+
+/* ---- feed_turn.c ---- */
+
+extern void feed_turn_startup(void);
+
+/* Have feed_advance_all look at the feed, until it finds nothing to do. */
+extern void feed_activate(Feed *feed);
+
+/* It has gone: nothing is to be done, and the lease need not end. */
+extern void feed_rest(Feed *feed);
 
 /*
  * Do something in a transaction, as the owner and restricted: expressions of

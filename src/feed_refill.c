@@ -9,6 +9,7 @@
 
 #include "feed_private.h"
 #include "reconcile.h"
+#include "route.h"
 #include "storage/procarray.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -48,6 +49,7 @@ feed_request_rows(Feed *feed)
 								 feed->refill_limit,
 								 low ? RowTuple(low) : NULL);
 	feed->refills++;
+	route_note_logger(feed);
 	feed_activate(feed);
 }
 
@@ -70,6 +72,7 @@ feed_request_check(Feed *feed)
 	note_request(feed);
 	feed->ticket = refill_submit(feed_pool, feed->row, feed->query_text,
 								 0, NULL);
+	route_note_logger(feed);
 	feed_activate(feed);
 }
 

@@ -9,6 +9,7 @@
 
 #include "deliver.h"
 #include "feed_private.h"
+#include "route.h"
 
 static void
 restore_window(Feed *feed, const void *arg)
@@ -30,6 +31,7 @@ restore_window(Feed *feed, const void *arg)
 
 	/* which commits share a throttled batch is known once all is replayed */
 	feed->behind = !feed->query->inert || feed->row->throttle_ms > 0;
+	route_note_logger(feed);
 }
 
 void

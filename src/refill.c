@@ -6,6 +6,7 @@
  */
 #include "postgres.h"
 
+#include "lib/ilist.h"
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -15,6 +16,7 @@
 #include "storage/proc.h"
 #include "storage/shm_mq.h"
 #include "storage/shm_toc.h"
+#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "wakeup.h"
@@ -29,11 +31,32 @@ int			refill_max_workers = 3;
 
 typedef struct RefillJob
 {
+	dlist_node	node;			/* in the queue, if it does not run */
 	uint64		ticket;			/* 0: nobody waits for it any more */
-	Oid			owner;			/* InvalidOid: a drop */
+	int64		id;				/* of the subscription */
+	struct OwnerQueue *queue;	/* it is in, or was taken from */
 	TimestampTz started_at;
 	StringInfoData message;
 } RefillJob;
+
+/*
+ * What is asked for one owner of subscriptions; of InvalidOid, drops.  One
+ * without jobs is kept only while one of its jobs runs.
+ */
+typedef struct OwnerQueue
+{
+	dlist_node	node;
+	Oid			owner;
+	int			running;
+	dlist_head	urgent;			/* of RefillJob: rows that a window lacks */
+	dlist_head	others;
+} OwnerQueue;
+
+typedef struct TicketEntry
+{
+	uint64		ticket;
+	RefillJob  *job;
+} TicketEntry;
 
 /* One refill worker, as the database worker sees it. */
 typedef struct RefillSlot
@@ -51,7 +74,10 @@ typedef struct RefillSlot
 struct RefillPool
 {
 	MemoryContext context;
-	List	   *queue;			/* of RefillJob */
+	dlist_head	queues;			/* of OwnerQueue; who had the last turn is
+								 * last */
+	HTAB	   *tickets;		/* of TicketEntry: jobs queued or under way */
+	int			queued;
 	uint64		last_ticket;
 	TimestampTz retry_at;		/* after a start failed */
 	TimestampTz warned_at;		/* of that */
@@ -78,10 +104,70 @@ refill_pool_create(MemoryContext parent)
 	MemoryContext context = AllocSetContextCreate(parent, "live_topn refills",
 												  ALLOCSET_DEFAULT_SIZES);
 	RefillPool *pool = MemoryContextAllocZero(context, sizeof(RefillPool));
+	HASHCTL		ctl = {0};
 
 	pool->context = context;
+	dlist_init(&pool->queues);
+	ctl.keysize = sizeof(uint64);
+	ctl.entrysize = sizeof(TicketEntry);
+	ctl.hcxt = context;
+	pool->tickets = hash_create("live_topn tickets", 64, &ctl,
+								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	before_shmem_exit(terminate_workers, PointerGetDatum(pool));
 	return pool;
+}
+
+static OwnerQueue *
+owner_queue(RefillPool *pool, Oid owner)
+{
+	dlist_iter	iter;
+	OwnerQueue *queue;
+
+	dlist_foreach(iter, &pool->queues)
+	{
+		queue = dlist_container(OwnerQueue, node, iter.cur);
+		if (queue->owner == owner)
+			return queue;
+	}
+	queue = palloc0(sizeof(OwnerQueue));
+	queue->owner = owner;
+	dlist_init(&queue->urgent);
+	dlist_init(&queue->others);
+	dlist_push_head(&pool->queues, &queue->node);
+	return queue;
+}
+
+static void
+drop_queue_if_unused(OwnerQueue *queue)
+{
+	if (queue->running > 0 || !dlist_is_empty(&queue->urgent) ||
+		!dlist_is_empty(&queue->others))
+		return;
+	dlist_delete(&queue->node);
+	pfree(queue);
+}
+
+static RefillJob *
+make_job(RefillPool *pool, Oid owner, int64 id)
+{
+	RefillJob  *job = palloc0(sizeof(RefillJob));
+	TicketEntry *entry;
+
+	job->ticket = ++pool->last_ticket;
+	job->id = id;
+	job->queue = owner_queue(pool, owner);
+	initStringInfo(&job->message);
+	entry = hash_search(pool->tickets, &job->ticket, HASH_ENTER, NULL);
+	entry->job = job;
+	return job;
+}
+
+static void
+enqueue(RefillPool *pool, RefillJob *job, bool urgent)
+{
+	dlist_push_tail(urgent ? &job->queue->urgent : &job->queue->others,
+					&job->node);
+	pool->queued++;
 }
 
 uint64
@@ -89,12 +175,9 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 			  const char *known, uint64 limit, MinimalTuple after)
 {
 	MemoryContext caller = MemoryContextSwitchTo(pool->context);
-	RefillJob  *job = palloc0(sizeof(RefillJob));
+	RefillJob  *job = make_job(pool, row->owner, row->id);
 	StringInfo	message = &job->message;
 
-	job->ticket = ++pool->last_ticket;
-	job->owner = row->owner;
-	initStringInfo(message);
 	pq_sendbyte(message, 'R');
 	pq_sendint32(message, row->owner);
 	pq_sendint32(message, row->nsettings);
@@ -118,7 +201,7 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 	else
 		pq_sendint32(message, -1);
 
-	pool->queue = lappend(pool->queue, job);
+	enqueue(pool, job, after != NULL);
 	MemoryContextSwitchTo(caller);
 	return job->ticket;
 }
@@ -127,19 +210,21 @@ void
 refill_submit_drop(RefillPool *pool, int64 id)
 {
 	MemoryContext caller = MemoryContextSwitchTo(pool->context);
-	RefillJob  *job = palloc0(sizeof(RefillJob));
+	RefillJob  *job = make_job(pool, InvalidOid, id);
 
-	job->ticket = ++pool->last_ticket;
-	initStringInfo(&job->message);
 	pq_sendbyte(&job->message, 'X');
 	pq_sendint64(&job->message, id);
-	pool->queue = lcons(job, pool->queue);
+	enqueue(pool, job, true);
 	MemoryContextSwitchTo(caller);
 }
 
+/* Of a job that has run, or has left the queue. */
 static void
-free_job(RefillJob *job)
+free_job(RefillPool *pool, RefillJob *job)
 {
+	if (job->ticket != 0)
+		hash_search(pool->tickets, &job->ticket, HASH_REMOVE, NULL);
+	drop_queue_if_unused(job->queue);
 	pfree(job->message.data);
 	pfree(job);
 }
@@ -147,70 +232,73 @@ free_job(RefillJob *job)
 void
 refill_forget(RefillPool *pool, uint64 ticket)
 {
-	ListCell   *lc;
+	TicketEntry *entry = hash_search(pool->tickets, &ticket, HASH_REMOVE,
+									 NULL);
+	RefillJob  *job;
 
-	foreach(lc, pool->queue)
+	if (entry == NULL)
+		return;
+	job = entry->job;
+	job->ticket = 0;
+	if (job->started_at == 0)
 	{
-		RefillJob  *job = lfirst(lc);
-
-		if (job->ticket == ticket)
-		{
-			pool->queue = foreach_delete_current(pool->queue, lc);
-			free_job(job);
-			return;
-		}
+		dlist_delete(&job->node);
+		pool->queued--;
+		free_job(pool, job);
 	}
-	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
-		if (pool->slots[i].job && pool->slots[i].job->ticket == ticket)
-			pool->slots[i].job->ticket = 0;
 }
 
-/* May one more job of that owner run?  Some worker is left for the others. */
-static bool
-has_share(RefillPool *pool, Oid owner)
+/*
+ * The owner of the next job to run, or NULL.  They take turns, and none may
+ * have all workers.
+ */
+static OwnerQueue *
+next_queue(RefillPool *pool)
 {
-	int			running = 0;
+	dlist_iter	iter;
 
-	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
-		running += pool->slots[i].job && pool->slots[i].job->owner == owner;
-	return running < Max(refill_max_workers - 1, 1);
-}
+	dlist_foreach(iter, &pool->queues)
+	{
+		OwnerQueue *queue = dlist_container(OwnerQueue, node, iter.cur);
 
-/* Is there a job that may run? */
-static bool
-can_run(RefillPool *pool)
-{
-	ListCell   *lc;
-
-	foreach(lc, pool->queue)
-		if (has_share(pool, ((RefillJob *) lfirst(lc))->owner))
-			return true;
-	return false;
+		if (queue->running < Max(refill_max_workers - 1, 1) &&
+			!(dlist_is_empty(&queue->urgent) &&
+			  dlist_is_empty(&queue->others)))
+			return queue;
+	}
+	return NULL;
 }
 
 /* The next job to run, taken from the queue, or NULL. */
 static RefillJob *
 next_job(RefillPool *pool)
 {
-	ListCell   *lc;
+	OwnerQueue *queue = next_queue(pool);
+	dlist_head *jobs;
 
-	foreach(lc, pool->queue)
-	{
-		RefillJob  *job = lfirst(lc);
+	if (queue == NULL)
+		return NULL;
+	dlist_delete(&queue->node);
+	dlist_push_tail(&pool->queues, &queue->node);
+	queue->running++;
+	pool->queued--;
+	jobs = dlist_is_empty(&queue->urgent) ? &queue->others : &queue->urgent;
+	return dlist_container(RefillJob, node, dlist_pop_head_node(jobs));
+}
 
-		if (has_share(pool, job->owner))
-		{
-			pool->queue = foreach_delete_current(pool->queue, lc);
-			return job;
-		}
-	}
-	return NULL;
+/* It has been answered, or its worker has gone. */
+static void
+end_job(RefillPool *pool, RefillSlot *slot)
+{
+	slot->job->queue->running--;
+	free_job(pool, slot->job);
+	slot->job = NULL;
 }
 
 int
 refill_active(const RefillPool *pool)
 {
-	int			active = list_length(pool->queue);
+	int			active = pool->queued;
 
 	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
 		active += pool->slots[i].job != NULL;
@@ -284,10 +372,10 @@ start_worker(RefillPool *pool, RefillSlot *slot)
 
 /* The worker ends when it finds that we have detached. */
 static void
-stop_worker(RefillSlot *slot)
+stop_worker(RefillPool *pool, RefillSlot *slot)
 {
 	if (slot->job)
-		free_job(slot->job);
+		end_job(pool, slot);
 	if (slot->answer)
 		MemoryContextDelete(slot->answer->context);
 	dsm_detach(slot->segment);
@@ -420,13 +508,13 @@ poll_slot(RefillPool *pool, RefillSlot *slot)
 	if (answer)
 	{
 		answer->ticket = slot->job->ticket;
+		answer->id = slot->job->id;
 		slot->answer = NULL;
-		free_job(slot->job);
-		slot->job = NULL;
+		end_job(pool, slot);
 		slot->idle_since = GetCurrentTimestamp();
 	}
 	if (result == SHM_MQ_DETACHED)
-		stop_worker(slot);
+		stop_worker(pool, slot);
 	return answer;
 }
 
@@ -471,17 +559,17 @@ refill_poll(RefillPool *pool)
 		if (slot->segment && is_in_vain(slot))
 		{
 			TerminateBackgroundWorker(slot->handle);
-			stop_worker(slot);
+			stop_worker(pool, slot);
 		}
 		if (slot->segment && slot->job == NULL &&
 			TimestampDifferenceExceeds(slot->idle_since,
 									   GetCurrentTimestamp(), REFILL_IDLE_MS))
-			stop_worker(slot);
+			stop_worker(pool, slot);
 		workers += slot->segment != NULL;
 	}
 
 	/* all are busy: start one more for what is queued */
-	if (can_run(pool) && workers < refill_max_workers &&
+	if (next_queue(pool) && workers < refill_max_workers &&
 		GetCurrentTimestamp() >= pool->retry_at)
 	{
 		RefillSlot *slot = pool->slots;
@@ -506,7 +594,7 @@ refill_next_timeout(const RefillPool *pool)
 	TimestampTz now = GetCurrentTimestamp();
 	long		timeout = -1;
 
-	if (pool->queue != NIL && pool->retry_at > now)
+	if (pool->queued > 0 && pool->retry_at > now)
 		timeout = timeout_until(timeout, now, pool->retry_at);
 	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
 	{

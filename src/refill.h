@@ -63,6 +63,7 @@ typedef enum RefillStatus
 typedef struct RefillAnswer
 {
 	MemoryContext context;		/* holds all of this */
+	int64		id;				/* of the subscription */
 	uint64		ticket;
 	RefillStatus status;
 	int			nrows;

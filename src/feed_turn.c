@@ -1,0 +1,452 @@
+/*
+ * feed_turn.c
+ *	  Feeds that have something to do, and when they do it.
+ *
+ * A feed is active while it has not settled: it may be behind, wait for rows
+ * or for a time to come, or be in error.  It is ready while feed_advance_all
+ * has to look at it; one that waits is not, and whoever brings what it waits
+ * for calls feed_activate.  So a turn costs nothing for the others.
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "feed_private.h"
+#include "lib/pairingheap.h"
+#include "miscadmin.h"
+#include "postmaster/interrupt.h"
+#include "route.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+#include "wakeup.h"
+
+#define STEPS_PER_TURN		1000	/* commits of the log at a time */
+#define PATIENCE_MS			2000	/* when we are to end */
+#define WATCH_MS			500		/* how often to look at a query's work */
+#define DROP_RETRY_MS		10000
+
+int			feed_evaluation_timeout_ms = 10000;
+
+static TimeoutId watch_timeout;
+static dlist_head active = DLIST_STATIC_INIT(active);
+static dlist_head ready = DLIST_STATIC_INIT(ready);
+static pairingheap *timers;		/* of feeds with timer_at */
+static pairingheap *leases;		/* of feeds with lease_end */
+
+static void look_at_watch(void);
+
+/* The earliest is the first of a heap. */
+static int
+compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	TimestampTz x = pairingheap_const_container(Feed, timer_node, a)->timer_at;
+	TimestampTz y = pairingheap_const_container(Feed, timer_node, b)->timer_at;
+
+	return (x < y) - (x > y);
+}
+
+static int
+compare_leases(const pairingheap_node *a, const pairingheap_node *b, void *arg)
+{
+	TimestampTz x = pairingheap_const_container(Feed, lease_node, a)->lease_end;
+	TimestampTz y = pairingheap_const_container(Feed, lease_node, b)->lease_end;
+
+	return (x < y) - (x > y);
+}
+
+void
+feed_turn_startup(void)
+{
+	watch_timeout = RegisterTimeout(USER_TIMEOUT, look_at_watch);
+	timers = pairingheap_allocate(compare_timers, NULL);
+	leases = pairingheap_allocate(compare_leases, NULL);
+}
+
+/* ---- activity ---- */
+
+void
+feed_activate(Feed *feed)
+{
+	if (!feed->active)
+		dlist_push_tail(&active, &feed->active_node);
+	feed->active = true;
+	if (!feed->ready)
+		dlist_push_tail(&ready, &feed->ready_node);
+	feed->ready = true;
+}
+
+static void
+unready(Feed *feed)
+{
+	if (feed->ready)
+		dlist_delete(&feed->ready_node);
+	feed->ready = false;
+}
+
+/* Be woken at that time; 0: never. */
+static void
+set_timer(Feed *feed, TimestampTz at)
+{
+	if (feed->timer_at == at)
+		return;
+	if (feed->timer_at != 0)
+		pairingheap_remove(timers, &feed->timer_node);
+	feed->timer_at = at;
+	if (at != 0)
+		pairingheap_add(timers, &feed->timer_node);
+}
+
+static void
+deactivate(Feed *feed)
+{
+	if (feed->active)
+		dlist_delete(&feed->active_node);
+	feed->active = false;
+	unready(feed);
+	set_timer(feed, 0);
+}
+
+static void
+set_lease(Feed *feed, TimestampTz end)
+{
+	if (feed->lease_end != 0)
+		pairingheap_remove(leases, &feed->lease_node);
+	feed->lease_end = end;
+	if (end != 0)
+		pairingheap_add(leases, &feed->lease_node);
+}
+
+void
+feed_rest(Feed *feed)
+{
+	deactivate(feed);
+	set_lease(feed, 0);
+}
+
+bool
+feed_all_current(void)
+{
+	dlist_iter	iter;
+
+	/* those that are not active have nothing to do */
+	dlist_foreach(iter, &active)
+		if (!feed_is_current(dlist_container(Feed, active_node, iter.cur)))
+			return false;
+	return true;
+}
+
+uint64
+feed_floor_of_all(void)
+{
+	uint64		floor = feed_position->commit.no;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+		floor = Min(floor, feed_floor(dlist_container(Feed, active_node,
+													  iter.cur)));
+	return floor;
+}
+
+/* ---- the turn of a feed ---- */
+
+void
+feed_answer(RefillAnswer *answer)
+{
+	Feed	   *feed = feed_find(answer->id);
+
+	if (feed && feed->ticket == answer->ticket)
+	{
+		feed->ticket = 0;
+		feed->answer = answer;
+		feed_activate(feed);
+	}
+	else
+		MemoryContextDelete(answer->context);
+}
+
+/* Is a refill worker looking at the query itself? */
+static bool
+is_checking(const Feed *feed)
+{
+	return (feed->ticket != 0 || feed->answer) && feed->refill_limit == 0;
+}
+
+/* Can the feed not go on before a refill worker has answered? */
+static bool
+is_blocked(const Feed *feed)
+{
+	return feed->query == NULL || feed->recheck || is_checking(feed) ||
+		!feed->loaded || feed_is_short(feed);
+}
+
+/* Must the answer wait for decoding, or for batches to be out? */
+static bool
+is_answer_early(const Feed *feed)
+{
+	if (feed->answer->status == REFILL_CHANGED)
+		return feed->pending > 0;
+	return feed->answer->status == REFILL_DONE && feed->refill_limit > 0 &&
+		feed_position->lsn < feed->answer->view.lsn;
+}
+
+static bool
+can_advance(const Feed *feed)
+{
+	if (feed->replaying)
+		return false;
+	if (feed->forget)
+		return feed->pending == 0;
+	if (feed->answer && !is_answer_early(feed))
+		return true;
+	if (is_blocked(feed))
+		return feed->ticket == 0 && feed->answer == NULL &&
+			feed->retry_at <= GetCurrentTimestamp();
+	if (feed->behind && feed->cursor < feed_position->commit.no)
+		return true;
+	return feed->held && feed->due <= GetCurrentTimestamp();
+}
+
+/*
+ * Go on until the feed has caught up, waits, or has had its turn.
+ */
+static void
+advance(Feed *feed, const void *arg)
+{
+	for (int i = 0; i < STEPS_PER_TURN && can_advance(feed); i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (feed->forget)
+			feed_forget_query(feed);
+		else if (feed->answer && !is_answer_early(feed))
+			feed_take_answer(feed);
+		else if (is_blocked(feed))
+		{
+			if (feed->query == NULL || feed->recheck)
+				feed_request_check(feed);
+			else
+				feed_request_rows(feed);
+		}
+		else if (feed->held && feed->due <= GetCurrentTimestamp())
+			feed_publish(feed);
+		else if (!feed_step(feed))
+		{
+			feed->cursor = feed_position->commit.no;
+			feed->behind = !feed->query->inert;
+		}
+	}
+}
+
+/*
+ * While expressions of a query run: end if we are to end, and give up a feed
+ * of which a single row takes too long.
+ */
+static void
+look_at_watch(void)
+{
+	static uint64 seen;
+	static int	looks;
+	static int	late;
+
+	looks = evaluate_progress == seen ? looks + 1 : 0;
+	seen = evaluate_progress;
+	late += ShutdownRequestPending;
+	if (late * WATCH_MS >= PATIENCE_MS)
+	{
+		InterruptPending = true;
+		ProcDiePending = true;
+	}
+	else if (feed_evaluation_timeout_ms > 0 &&
+			 looks * WATCH_MS >= feed_evaluation_timeout_ms)
+	{
+		looks = 0;
+		InterruptPending = true;
+		QueryCancelPending = true;
+	}
+}
+
+void
+feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
+				const void *arg)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		SetUserIdAndSecContext(feed->row->owner,
+							   SECURITY_RESTRICTED_OPERATION);
+		catalog_apply_settings(feed->row->nsettings, feed->row->settings);
+		PushActiveSnapshot(GetTransactionSnapshot());
+		enable_timeout_every(watch_timeout,
+							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														 WATCH_MS),
+							 WATCH_MS);
+		function(feed, arg);
+		disable_timeout(watch_timeout, false);
+		PopActiveSnapshot();
+		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(caller);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		HOLD_INTERRUPTS();
+		disable_timeout(watch_timeout, false);
+		QueryCancelPending = false;
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		MemoryContextSwitchTo(caller);
+		RESUME_INTERRUPTS();
+		feed_fail(feed, error->message);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+}
+
+/* When a feed goes on by itself, unless something happens before; 0: never. */
+static TimestampTz
+next_time(const Feed *feed)
+{
+	TimestampTz at = 0;
+
+	if (feed->replaying || feed->forget)
+		return 0;
+	if (feed->held)
+		at = feed->due;
+	if (is_blocked(feed) && feed->ticket == 0 && feed->answer == NULL &&
+		(at == 0 || feed->retry_at < at))
+		at = feed->retry_at;
+	return at;
+}
+
+/* Is there nothing that the feed could go on with, or waits for? */
+static bool
+has_settled(const Feed *feed)
+{
+	return !feed->behind && !feed->forget && !feed->held &&
+		feed->ticket == 0 && feed->answer == NULL && !is_blocked(feed);
+}
+
+/* Is feed_activate called when a feed that cannot advance can do so? */
+static bool
+will_be_called(const Feed *feed)
+{
+	if (feed->replaying || feed->forget)
+		return true;
+	if (feed->answer)
+		return feed->answer->status == REFILL_CHANGED;
+	return is_blocked(feed) || !feed->behind;
+}
+
+bool
+feed_advance_all(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	dlist_mutable_iter iter;
+	bool		more = false;
+
+	while (!pairingheap_is_empty(timers))
+	{
+		Feed	   *feed = pairingheap_container(Feed, timer_node,
+												 pairingheap_first(timers));
+
+		if (feed->timer_at > now)
+			break;
+		set_timer(feed, 0);
+		feed_activate(feed);
+	}
+	dlist_foreach_modify(iter, &ready)
+	{
+		Feed	   *feed = dlist_container(Feed, ready_node, iter.cur);
+
+		if (can_advance(feed))
+			feed_run_safely(feed, advance, NULL);
+		if (can_advance(feed))
+			more = true;
+		else if (has_settled(feed))
+			deactivate(feed);
+		else
+		{
+			set_timer(feed, next_time(feed));
+			if (will_be_called(feed))
+				unready(feed);
+		}
+	}
+	return more;
+}
+
+long
+feed_next_timeout(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	long		timeout = -1;
+
+	if (!pairingheap_is_empty(timers))
+		timeout = timeout_until(timeout, now,
+								pairingheap_container(Feed, timer_node,
+													  pairingheap_first(timers))->timer_at);
+	if (!pairingheap_is_empty(leases))
+		timeout = timeout_until(timeout, now,
+								pairingheap_container(Feed, lease_node,
+													  pairingheap_first(leases))->lease_end);
+	return timeout;
+}
+
+static void
+flush(Feed *feed, const void *arg)
+{
+	feed_publish(feed);
+}
+
+void
+feed_flush(Feed *feed)
+{
+	if (feed->held)
+		feed_run_safely(feed, flush, NULL);
+}
+
+void
+feed_flush_all(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+		feed_flush(dlist_container(Feed, active_node, iter.cur));
+}
+
+/* ---- leases ---- */
+
+void
+feed_renew(Feed *feed)
+{
+	if (feed->row->lease_ms > 0)
+		set_lease(feed, TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													feed->row->lease_ms));
+}
+
+void
+feed_end_leases(void)
+{
+	TimestampTz now;
+
+	if (pairingheap_is_empty(leases))
+		return;
+	now = GetCurrentTimestamp();
+	for (;;)
+	{
+		Feed	   *feed = pairingheap_container(Feed, lease_node,
+												 pairingheap_first(leases));
+
+		if (feed->lease_end > now)
+			break;
+		/* we shall see it go in the log; if not, try again */
+		refill_submit_drop(feed_pool, feed->id);
+		set_lease(feed, TimestampTzPlusMilliseconds(now, DROP_RETRY_MS));
+	}
+}
