@@ -19,7 +19,8 @@ CREATE TABLE live_topn.subscription (
 	cushion		integer,
 	throttle	interval,
 	lease		interval,
-	settings	text[] NOT NULL
+	settings	text[] NOT NULL,
+	old			boolean NOT NULL
 );
 
 ALTER SEQUENCE live_topn.subscription_id_seq
@@ -98,13 +99,15 @@ CREATE FUNCTION @extschema@.subscribe_topn(
 	ranks text DEFAULT 'relative',
 	cushion integer DEFAULT NULL,
 	throttle interval DEFAULT NULL,
-	lease interval DEFAULT NULL)
+	lease interval DEFAULT NULL,
+	old boolean DEFAULT false)
 RETURNS text
 AS 'MODULE_PATHNAME', 'live_topn_subscribe'
 LANGUAGE C;
 
 COMMENT ON FUNCTION @extschema@.subscribe_topn(text, text, text[], text, text,
-											   integer, interval, interval)
+											   integer, interval, interval,
+											   boolean)
 IS 'subscribe to a query; returns the name of the subscription';
 
 CREATE FUNCTION @extschema@.unsubscribe_topn(name text)
@@ -180,7 +183,8 @@ IS 'wait until all that was committed before is applied and published';
 
 CREATE VIEW @extschema@.topn_subscriptions WITH (security_barrier) AS
 SELECT s.name, s.owner, s.query, s.args, s.deliver, s.ranks, s.cushion,
-	s.lease, coalesce(w.state, 'loading') AS state, w.error, s.throttle
+	s.lease, coalesce(w.state, 'loading') AS state, w.error, s.throttle,
+	s.old
 FROM live_topn.subscription s
 	LEFT JOIN live_topn.stats() w ON w.id IS NULL OR w.id = s.id
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');

@@ -218,9 +218,10 @@ append_key(StringInfo out, BatchFormat *format, MinimalTuple tuple)
 }
 
 static void
-append_row(StringInfo out, BatchFormat *format, MinimalTuple tuple)
+append_row(StringInfo out, BatchFormat *format, MinimalTuple tuple,
+		   const char *label)
 {
-	append_object(out, format, tuple, "row", format->query->nvisible,
+	append_object(out, format, tuple, label, format->query->nvisible,
 				  format->names, NULL);
 }
 
@@ -230,26 +231,27 @@ batch_append_row(StringInfo out, BatchFormat *format, MinimalTuple tuple)
 	appendStringInfoChar(out, '{');
 	append_key(out, format, tuple);
 	appendStringInfoChar(out, ',');
-	append_row(out, format, tuple);
+	append_row(out, format, tuple, "row");
 	appendStringInfoChar(out, '}');
 }
 
-/* The visible columns that differ, if any. */
+/* The visible columns that differ, if any, as one of the two rows has them. */
 static void
-append_set(StringInfo out, BatchFormat *format, const RowFormat *rows,
-		   const Delta *delta)
+append_changed(StringInfo out, BatchFormat *format, const RowFormat *rows,
+			   const Delta *delta, const char *label, const Row *row)
 {
 	bool		any = false;
 
-	if (delta->old == delta->row)
-		return;
 	for (int i = 0; i < format->query->nvisible; i++)
 	{
 		if (row_column_equal(rows, delta->old, delta->row, i + 1))
 			continue;
-		appendStringInfoString(out, any ? "," : ",\"set\":{");
+		if (any)
+			appendStringInfoChar(out, ',');
+		else
+			appendStringInfo(out, ",\"%s\":{", label);
 		appendStringInfoString(out, format->names[i]);
-		append_value(out, format, RowTuple(delta->row), i + 1);
+		append_value(out, format, RowTuple(row), i + 1);
 		any = true;
 	}
 	if (any)
@@ -257,8 +259,19 @@ append_set(StringInfo out, BatchFormat *format, const RowFormat *rows,
 }
 
 static void
+append_set(StringInfo out, BatchFormat *format, const RowFormat *rows,
+		   const Delta *delta, bool old)
+{
+	if (delta->old == delta->row)
+		return;
+	append_changed(out, format, rows, delta, "set", delta->row);
+	if (old)
+		append_changed(out, format, rows, delta, "old", delta->old);
+}
+
+static void
 append_delta(StringInfo out, BatchFormat *format, const RowFormat *rows,
-			 const Delta *delta)
+			 const Delta *delta, bool old)
 {
 	switch (delta->op)
 	{
@@ -266,23 +279,28 @@ append_delta(StringInfo out, BatchFormat *format, const RowFormat *rows,
 			appendStringInfo(out, "{\"op\":\"leave\",\"pos\":%u,",
 							 delta->from);
 			append_key(out, format, RowTuple(delta->old));
+			if (old)
+			{
+				appendStringInfoChar(out, ',');
+				append_row(out, format, RowTuple(delta->old), "old");
+			}
 			break;
 		case DELTA_MOVE:
 			appendStringInfo(out, "{\"op\":\"move\",\"from\":%u,\"to\":%u,",
 							 delta->from, delta->to);
 			append_key(out, format, RowTuple(delta->row));
-			append_set(out, format, rows, delta);
+			append_set(out, format, rows, delta, old);
 			break;
 		case DELTA_ENTER:
 			appendStringInfo(out, "{\"op\":\"enter\",\"pos\":%u,", delta->to);
 			append_key(out, format, RowTuple(delta->row));
 			appendStringInfoChar(out, ',');
-			append_row(out, format, RowTuple(delta->row));
+			append_row(out, format, RowTuple(delta->row), "row");
 			break;
 		case DELTA_UPDATE:
 			appendStringInfo(out, "{\"op\":\"update\",\"pos\":%u,", delta->to);
 			append_key(out, format, RowTuple(delta->row));
-			append_set(out, format, rows, delta);
+			append_set(out, format, rows, delta, old);
 			break;
 	}
 	appendStringInfoChar(out, '}');
@@ -326,7 +344,7 @@ batch_append_head(StringInfo out, const char *name, int64 seq,
 
 void
 batch_append(StringInfo out, const char *name, const Batch *batch,
-			 BatchFormat *format, const RowFormat *rows)
+			 BatchFormat *format, const RowFormat *rows, bool old)
 {
 	batch_append_head(out, name, batch->seq, &batch->commit, batch->from);
 	if (batch->error)
@@ -342,7 +360,7 @@ batch_append(StringInfo out, const char *name, const Batch *batch,
 		{
 			if (i > 0)
 				appendStringInfoChar(out, ',');
-			append_delta(out, format, rows, &batch->script->deltas[i]);
+			append_delta(out, format, rows, &batch->script->deltas[i], old);
 		}
 	}
 	else

@@ -44,9 +44,12 @@ typedef struct Batch
 /* A batch's memory, and its references. */
 extern void batch_free(Batch *batch);
 
-/* Append a batch in the form of doc/protocol.md. */
+/*
+ * Append a batch in the form of doc/protocol.md.  With old, deltas tell what
+ * there was before.
+ */
 extern void batch_append(StringInfo out, const char *name,
 						 const Batch *batch, BatchFormat *format,
-						 const RowFormat *rows);
+						 const RowFormat *rows, bool old);
 
 #endif							/* LIVE_TOPN_BATCH_H */

@@ -82,6 +82,7 @@ catalog_row(HeapTuple tuple, TupleDesc desc)
 	if (!IS_NULL(lease))
 		row->lease_ms = interval_ms(DatumGetIntervalP(VALUE(lease)));
 	row->nsettings = text_array(VALUE(settings), &row->settings);
+	row->old = DatumGetBool(VALUE(old));
 
 #undef VALUE
 #undef IS_NULL

@@ -26,7 +26,8 @@
 #define Anum_subscription_throttle	9	/* interval or null */
 #define Anum_subscription_lease		10	/* interval or null */
 #define Anum_subscription_settings	11	/* text[] of name=value */
-#define Natts_subscription			11
+#define Anum_subscription_old		12	/* boolean */
+#define Natts_subscription			12
 
 typedef struct SubscriptionRow
 {
@@ -43,6 +44,7 @@ typedef struct SubscriptionRow
 	int64		lease_ms;		/* 0: none */
 	int			nsettings;
 	char	  **settings;		/* name=value */
+	bool		old;			/* deltas tell old values, too */
 } SubscriptionRow;
 
 /* The table's OID by today's catalogs, InvalidOid without the extension. */

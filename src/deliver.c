@@ -279,7 +279,7 @@ publish(Delivery *delivery)
 	MemoryContextSwitchTo(caller);
 	act_for(feed->row);
 	batch_append(&json, feed->row->name, delivery->batch,
-				 feed->batch_format, feed->format);
+				 feed->batch_format, feed->format, feed->row->old);
 
 	if (strcmp(deliver, "notify") == 0 || strcmp(deliver, "both") == 0)
 	{

@@ -325,12 +325,12 @@ insert_subscription(Oid relid, Datum *values, bool *isnull)
 {
 	static const char *const sql =
 	"INSERT INTO live_topn.subscription (id, name, owner, query, args,"
-	" deliver, ranks, cushion, throttle, lease, settings)"
-	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+	" deliver, ranks, cushion, throttle, lease, settings, old)"
+	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 	" ON CONFLICT ON CONSTRAINT subscription_name_key DO NOTHING";
 	Oid			types[Natts_subscription] = {
 		INT8OID, TEXTOID, REGROLEOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID,
-		INT4OID, INTERVALOID, INTERVALOID, TEXTARRAYOID
+		INT4OID, INTERVALOID, INTERVALOID, TEXTARRAYOID, BOOLOID
 	};
 	char		nulls[Natts_subscription];
 
@@ -368,6 +368,10 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 				 errmsg("cushion must not be negative")));
 	check_positive(fcinfo, 6, "throttle");
 	check_positive(fcinfo, 7, "lease");
+	if (PG_ARGISNULL(8))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("old must not be null")));
 	check_query(query, args);
 
 	relid = subscription_relid();
@@ -391,6 +395,7 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(7))
 		VALUE(lease) = PG_GETARG_DATUM(7);
 	VALUE(settings) = current_settings();
+	VALUE(old) = PG_GETARG_DATUM(8);
 
 	/* A name of our own making may be taken: try the next number. */
 	do

@@ -14,9 +14,9 @@ SELECT subscribe_topn('SELECT id, score FROM feed ORDER BY score DESC LIMIT 3', 
 SELECT subscribe_topn('SELECT id FROM feed LIMIT 2') ~ '^topn_[0-9]+$' AS numbered;
 SELECT subscribe_topn('SELECT title FROM feed WHERE score >= $1 ORDER BY title LIMIT 2',
 	name => 'with arguments', args => '{30}', deliver => 'none',
-	ranks => 'absolute', cushion => 7);
+	ranks => 'absolute', cushion => 7, old => true);
 SELECT name, owner = current_user::regrole AS own, query, args, deliver, ranks,
-	cushion, lease
+	cushion, lease, old
 FROM topn_subscriptions WHERE name !~ '^topn_' ORDER BY name;
 
 -- What is committed is there; a snapshot comes with its position.
@@ -84,6 +84,8 @@ SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', deliver => 'pigeon');
 SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', ranks => 'cubic');
 \echo :LAST_ERROR_SQLSTATE
 SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', cushion => -1);
+\echo :LAST_ERROR_SQLSTATE
+SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', old => NULL);
 \echo :LAST_ERROR_SQLSTATE
 SELECT subscribe_topn('SELECT id FROM feed WHERE id = $1 LIMIT 1', 'x');
 \echo :LAST_ERROR_SQLSTATE

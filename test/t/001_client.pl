@@ -64,6 +64,12 @@ sub move
 	return qq({"op":"move","from":$from,"to":$to,"key":{"id":$id}$set});
 }
 
+sub with_old
+{
+	my ($delta, $old) = @_;
+	return $delta =~ s/\}$/,"old":{$old}}/r;
+}
+
 sub ids
 {
 	my ($client) = @_;
@@ -105,6 +111,17 @@ follows('absolute ranks',
 			join ',', leave(2, 19), enter(1, 30, 300), move(1, 2, 20)),
 	],
 	'30 20 18');
+follows(
+	'old values',
+	[ old => 1 ],
+	[
+		batch(
+			join ',',
+			with_old(leave(1, 20), '"id":20,"score":200'),
+			move(1, 2, 19),
+			with_old(update(1, 18, '"score":1'), '"score":180'))
+	],
+	'18 19');
 follows(
 	'batches that the snapshot has are dropped',
 	[],
@@ -180,6 +197,25 @@ for my $case (
 	[
 		'an attribute that is not selected',
 		[], [ batch(update(1, 20, '"x":1')) ], qr/does not have/
+	],
+	[
+		'old values that nobody asked for', [],
+		[ batch(with_old(update(1, 20, '"score":1'), '"score":200')) ],
+		qr/unknown field old/
+	],
+	[
+		'no old values', [ old => 1 ],
+		[ batch(leave(1, 20)) ], qr/old values, or none/
+	],
+	[
+		'old values that were others', [ old => 1 ],
+		[ batch(with_old(update(1, 20, '"score":1'), '"score":199')) ],
+		qr/old values of/
+	],
+	[
+		'a leave of a row that was another', [ old => 1 ],
+		[ batch(with_old(leave(1, 20), '"id":20,"score":199')) ],
+		qr/concerns row/
 	],
 	[
 		'a move to where it is', [],

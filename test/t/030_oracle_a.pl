@@ -99,7 +99,8 @@ sub plan_subscription
 	my $query = $generator->query;
 	my %options = (
 		ranks => $random->pick(qw(relative relative absolute)),
-		cushion => $random->pick(0, 1, 2, undef));
+		cushion => $random->pick(0, 1, 2, undef),
+		old => $random->chance(30) ? 1 : 0);
 
 	$options{args} = $query->args if $query->args;
 	return { subscribe => $name, query => $query, options => \%options };

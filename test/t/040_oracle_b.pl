@@ -134,7 +134,8 @@ sub watch
 	my $query = $generator->query;
 	my %options = (
 		ranks => $random->pick(qw(relative absolute)),
-		cushion => $random->pick(0, 0, 1, 2));
+		cushion => $random->pick(0, 0, 1, 2),
+		old => $random->chance(30) ? 1 : 0);
 
 	$options{args} = $query->args if $query->args;
 	$watched->{$name} = {

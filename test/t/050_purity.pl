@@ -98,6 +98,7 @@ sub play
 		$session->subscribe(
 			"p$i", $query->text,
 			ranks => $i % 2 ? 'absolute' : 'relative',
+			old => $i < 2 ? 1 : 0,
 			cushion => $variant{cushion},
 			args => $query->args,
 			limit => $query->limit,

@@ -23,6 +23,8 @@ and their LSNs grow;
 
 =item * "set" has attributes of the row that really change, and nothing else;
 
+=item * "old" is there if it was asked for, and has what the list has;
+
 =item * no delta and no batch is without effect.
 
 =back
@@ -42,7 +44,8 @@ use LiveTopn::Lsn qw(lsn_cmp);
 
 use constant MAX_PAYLOAD => 7999;
 
-# Arguments: name; limit; ranks ('relative'); keyless, if the table has no key.
+# Arguments: name; limit; ranks ('relative'); keyless, if the table has no key;
+# old, if old values were asked for.
 sub new
 {
 	my ($class, %args) = @_;
@@ -229,8 +232,16 @@ sub _read_delta
 	$self->_fail("a delta without op: $json") unless exists $delta{op};
 	$delta{op} = json_string($delta{op});
 	$self->_fail("unknown op $delta{op}") unless $fields_of{ $delta{op} };
-	$self->_check_fields($delta{op}, $members, $fields_of{ $delta{op} },
-		$delta{op} eq 'move' ? ['set'] : []);
+	$self->_check_fields(
+		$delta{op}, $members,
+		$fields_of{ $delta{op} },
+		[
+			$delta{op} eq 'move' ? 'set' : (),
+			$self->{old} && $delta{op} =~ /leave|move|update/ ? 'old' : ()
+		]);
+	$self->_fail("old values, or none, where they should not be: $json")
+	  if $self->{old}
+	  && (exists $delta{old} xor exists $delta{set} || $delta{op} eq 'leave');
 	for my $position (grep { exists $delta{$_} } qw(pos from to))
 	{
 		$self->_fail("$position is $delta{$position}: $json")
@@ -439,6 +450,7 @@ sub _set
 	my $row = json_object($entry->{row});
 
 	$self->_fail("an empty set: $delta->{json}") unless @$set;
+	$self->_check_old($delta, $set, $row) if $self->{old};
 	for my $change (@$set)
 	{
 		my ($name, $value) = @$change;
@@ -468,6 +480,22 @@ sub _check_same_key
 
 	$self->_fail("$delta->{json} concerns a row with key $entry->{key}")
 	  if $delta->{key} ne $entry->{key};
+	$self->_fail("$delta->{json} concerns row $entry->{row}")
+	  if $delta->{op} eq 'leave'
+	  && $self->{old}
+	  && $delta->{old} ne $entry->{row};
+	return;
+}
+
+# The attributes of "old" are those of "set", as the row had them.
+sub _check_old
+{
+	my ($self, $delta, $set, $row) = @_;
+	my %had = map { $_->[0] => $_->[1] } @$row;
+	my $old = _object_text([ map { [ $_->[0], $had{ $_->[0] } ] } @$set ]);
+
+	$self->_fail("old values of $delta->{json} where the list has $old")
+	  if $delta->{old} ne $old;
 	return;
 }
 

@@ -65,7 +65,8 @@ sub listen    ## no critic (ProhibitBuiltinHomonyms)
 		name => $name,
 		limit => $options{limit} // $limit // 1_000_000,
 		ranks => $options{ranks} // 'relative',
-		keyless => $options{keyless});
+		keyless => $options{keyless},
+		old => $options{old});
 	$self->{text}{$name} = $query;
 	$self->{args}{$name} = $options{args};
 	$self->{queries}{$name} = $options{truth}
@@ -93,7 +94,7 @@ sub begin_again
 
 	$self->drain;
 	$self->{clients}{$name} = LiveTopn::Client->new(
-		map { $_ => $client->{$_} } qw(name limit ranks keyless));
+		map { $_ => $client->{$_} } qw(name limit ranks keyless old));
 	$self->begin($name);
 	return;
 }
