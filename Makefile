@@ -23,6 +23,7 @@ OBJS = \
 	src/keyset.o \
 	src/row.o \
 	src/window.o \
+	src/window_set.o \
 	src/delta.o \
 	src/delta_moves.o \
 	src/batch.o \

@@ -17,14 +17,42 @@
 static List *requests;			/* of Request, not answered yet */
 
 static void
-answer_snapshot(Request *request, Feed *feed)
+append_page(StringInfo answer, const Feed *feed, const Window *window)
 {
-	ResultPage	page = feed_page(feed);
-	Size		size = strlen(feed->query_text) + 100;
-	StringInfoData answer;
+	ResultPage	page = feed_page(feed, window);
 
 	for (uint32 i = page.skip; i < page.end; i++)
-		size += RowTuple(window_nth(feed->window, i))->t_len + sizeof(int32);
+	{
+		MinimalTuple tuple = RowTuple(window_nth(window, i));
+
+		pq_sendint32(answer, tuple->t_len);
+		pq_sendbytes(answer, (char *) tuple, tuple->t_len);
+	}
+}
+
+static Size
+page_size(const Feed *feed, const Window *window)
+{
+	ResultPage	page = feed_page(feed, window);
+	Size		size = 0;
+
+	for (uint32 i = page.skip; i < page.end; i++)
+		size += RowTuple(window_nth(window, i))->t_len + sizeof(int32);
+	return size;
+}
+
+static void
+answer_snapshot(Request *request, Feed *feed)
+{
+	Size		size = strlen(feed->query_text) + 100;
+	uint64		nwindows = window_set_count(feed->windows);
+	uint64		position = 0;
+	Window	  **windows;
+	Window	   *window;
+	StringInfoData answer;
+
+	while ((window = window_set_next(feed->windows, &position)) != NULL)
+		size += page_size(feed, window);
 	if (size >= MaxAllocSize)
 	{
 		request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
@@ -38,14 +66,11 @@ answer_snapshot(Request *request, Feed *feed)
 	pq_sendint64(&answer, apply_position()->lsn);
 	pq_sendint32(&answer, strlen(feed->query_text));
 	pq_sendbytes(&answer, feed->query_text, strlen(feed->query_text));
-	pq_sendint64(&answer, page.end - page.skip);
-	for (uint32 i = page.skip; i < page.end; i++)
-	{
-		MinimalTuple tuple = RowTuple(window_nth(feed->window, i));
-
-		pq_sendint32(&answer, tuple->t_len);
-		pq_sendbytes(&answer, (char *) tuple, tuple->t_len);
-	}
+	pq_sendint64(&answer, feed_result_rows(feed));
+	windows = window_set_list(feed->windows);
+	for (uint64 i = 0; i < nwindows; i++)
+		append_page(&answer, feed, windows[i]);
+	pfree(windows);
 	request_answer(request, &answer);
 	pfree(answer.data);
 }
@@ -66,13 +91,13 @@ answer_poll(Request *request, Feed *feed)
 static void
 append_stats(StringInfo answer, const Feed *feed)
 {
-	const Window *window = feed->window;
+	const WindowSet *windows = feed->windows;
 	int64		stats[NUM_STATS] = {
 		[STAT_ID] = feed->id,
-		[STAT_HELD_ROWS] = window ? window_size(window) : 0,
-		[STAT_RESULT_ROWS] = window ? feed->page.end - feed->page.skip : 0,
+		[STAT_HELD_ROWS] = windows ? windows->nrows : 0,
+		[STAT_RESULT_ROWS] = windows ? feed_result_rows(feed) : 0,
 		[STAT_CUSHION] = feed->cushion,
-		[STAT_BYTES] = window ? window->bytes : 0,
+		[STAT_BYTES] = windows ? windows->bytes : 0,
 		[STAT_CHANGES] = feed->changes,
 		[STAT_BATCHES] = feed->batches,
 		[STAT_DELTAS] = feed->deltas,

@@ -7,11 +7,12 @@
  *	Header (one sector, written again in place by checkpoint_move)
  *	for each subscription:
  *		int64 id, seq, last_lsn
- *		int64 lsn, 0 if there is no window; then that is all
+ *		int64 lsn, 0 if there are no windows; then that is all
  *		query as text: int64 length, bytes
- *		int64 end
- *		boundary, if end says so: int64 length, bytes of a MinimalTuple
- *		int64 number of rows; each: int64 length, bytes of a MinimalTuple
+ *		int64 number of windows; for each:
+ *			int64 end
+ *			boundary, if end says so: int64 length, bytes of a MinimalTuple
+ *			int64 number of rows; each: int64 length, bytes of a MinimalTuple
  *	uint32 CRC-32C of all that follows the header
  *
  * The file is made durable before the slot is moved, so that WAL from what is
@@ -38,7 +39,7 @@
 #include "utils/pg_locale.h"
 
 #define CHECKPOINT_MAGIC		0x6c74706e
-#define CHECKPOINT_VERSION		1
+#define CHECKPOINT_VERSION		2
 #define HEADER_SIZE				512
 
 int			checkpoint_interval_s = 60;
@@ -158,9 +159,23 @@ put_tuple(CheckpointFile *file, MinimalTuple tuple)
 }
 
 static void
+put_window(CheckpointFile *file, const Window *window)
+{
+	uint32		size = window_size(window);
+
+	put_int(file, window->end);
+	if (window->end == WINDOW_BOUNDED)
+		put_tuple(file, RowTuple(window->high));
+	put_int(file, size);
+	for (uint32 i = 0; i < size; i++)
+		put_tuple(file, RowTuple(window_nth(window, i)));
+}
+
+static void
 put_feed(CheckpointFile *file, const Feed *feed)
 {
-	const Window *window = feed->window;
+	uint64		position = 0;
+	Window	   *window;
 
 	put_int(file, feed->id);
 	put_int(file, feed->seq);
@@ -172,12 +187,9 @@ put_feed(CheckpointFile *file, const Feed *feed)
 	}
 	put_int(file, apply_position()->lsn);
 	put_bytes(file, feed->query_text, strlen(feed->query_text));
-	put_int(file, window->end);
-	if (window->end == WINDOW_BOUNDED)
-		put_tuple(file, RowTuple(window->high));
-	put_int(file, window_size(window));
-	for (uint32 i = 0; i < window_size(window); i++)
-		put_tuple(file, RowTuple(window_nth(window, i)));
+	put_int(file, window_set_count(feed->windows));
+	while ((window = window_set_next(feed->windows, &position)) != NULL)
+		put_window(file, window);
 }
 
 /* Only what clients may know is worth saving. */
@@ -306,13 +318,38 @@ get_bytes(CheckpointFile *file)
 	return get(file, data, size) ? data : NULL;
 }
 
+static bool
+get_window(CheckpointFile *file, SavedWindow *saved)
+{
+	int64		end;
+
+	if (!get_int(file, &end))
+		return false;
+	saved->end = end;
+	saved->high = NULL;
+	if (saved->end == WINDOW_BOUNDED &&
+		(saved->high = (MinimalTuple) get_bytes(file)) == NULL)
+		return false;
+	if (!get_int(file, &saved->nrows) || saved->nrows < 0 ||
+		saved->nrows > PG_UINT32_MAX)
+		return false;
+	saved->rows = palloc_extended(sizeof(MinimalTuple) * Max(saved->nrows, 1),
+								  MCXT_ALLOC_HUGE);
+	for (int64 i = 0; i < saved->nrows; i++)
+	{
+		saved->rows[i] = (MinimalTuple) get_bytes(file);
+		if (saved->rows[i] == NULL)
+			return false;
+	}
+	return true;
+}
+
 static SavedFeed *
 get_feed(CheckpointFile *file)
 {
 	SavedFeed  *saved = palloc0(sizeof(SavedFeed));
 	int64		last_lsn,
-				lsn,
-				end;
+				lsn;
 
 	if (!get_int(file, &saved->id) || !get_int(file, &saved->seq) ||
 		!get_int(file, &last_lsn) || !get_int(file, &lsn))
@@ -323,23 +360,15 @@ get_feed(CheckpointFile *file)
 		return saved;
 
 	saved->query_text = get_bytes(file);
-	if (saved->query_text == NULL || !get_int(file, &end))
+	if (saved->query_text == NULL || !get_int(file, &saved->nwindows) ||
+		saved->nwindows < 0 || saved->nwindows > PG_UINT32_MAX)
 		return NULL;
-	saved->end = end;
-	if (saved->end == WINDOW_BOUNDED &&
-		(saved->high = (MinimalTuple) get_bytes(file)) == NULL)
-		return NULL;
-	if (!get_int(file, &saved->nrows) || saved->nrows < 0 ||
-		saved->nrows > PG_UINT32_MAX)
-		return NULL;
-	saved->rows = palloc_extended(sizeof(MinimalTuple) * Max(saved->nrows, 1),
-								  MCXT_ALLOC_HUGE);
-	for (int64 i = 0; i < saved->nrows; i++)
-	{
-		saved->rows[i] = (MinimalTuple) get_bytes(file);
-		if (saved->rows[i] == NULL)
+	saved->windows = palloc_extended(sizeof(SavedWindow) *
+									 Max(saved->nwindows, 1),
+									 MCXT_ALLOC_HUGE);
+	for (int64 i = 0; i < saved->nwindows; i++)
+		if (!get_window(file, &saved->windows[i]))
 			return NULL;
-	}
 	return saved;
 }
 

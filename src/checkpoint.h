@@ -15,6 +15,15 @@
 
 extern int	checkpoint_interval_s;	/* live_topn.checkpoint_interval */
 
+/* The rows of one group. */
+typedef struct SavedWindow
+{
+	WindowEnd	end;
+	MinimalTuple high;			/* if end is WINDOW_BOUNDED */
+	int64		nrows;
+	MinimalTuple *rows;
+} SavedWindow;
+
 /* A subscription as it was saved. */
 typedef struct SavedFeed
 {
@@ -22,13 +31,11 @@ typedef struct SavedFeed
 	int64		seq;			/* of its last batch */
 	XLogRecPtr	last_lsn;
 
-	/* its window, if it was exact at the time; else query_text is NULL */
+	/* its windows, if exact at the time; else query_text is NULL */
 	char	   *query_text;
 	XLogRecPtr	lsn;			/* of all records before this */
-	WindowEnd	end;
-	MinimalTuple high;			/* if end is WINDOW_BOUNDED */
-	int64		nrows;
-	MinimalTuple *rows;
+	int64		nwindows;
+	SavedWindow *windows;
 } SavedFeed;
 
 /*

@@ -81,7 +81,7 @@ compare_after(const void *a, const void *b)
 static void
 cancel_equal(Differ *differ)
 {
-	RowFormat  *format = differ->window->format;
+	RowFormat  *format = differ->window->set->format;
 	int			nold = 0,
 				nnew = 0,
 				i = 0,
@@ -110,6 +110,20 @@ cancel_equal(Differ *differ)
 	differ->nnew = nnew;
 }
 
+/* The row of the same identity that the window holds now, or NULL. */
+static Row *
+find_successor(Window *window, const Row *old)
+{
+	WindowSet  *set = window->set;
+	Datum		keys[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	Row		   *row;
+
+	row_get_key(set->format, old, keys, nulls);
+	row = window_set_find_key(set, keys, nulls);
+	return row && window_set_find(set, row) == window ? row : NULL;
+}
+
 /*
  * Pair the removed rows of the window with the held rows of the same
  * identity, and sort.
@@ -118,27 +132,23 @@ static void
 collect_touched(Differ *differ)
 {
 	Window	   *window = differ->window;
-	int			max = Max(window->nremoved + window->nadded, 1);
-	bool	   *paired = palloc0(sizeof(bool) * Max(window->nadded, 1));
+	WindowWork *work = window->work;
+	RowFormat  *format = window->set->format;
+	int			max = Max(work->nremoved + work->nadded, 1);
+	bool	   *paired = palloc0(sizeof(bool) * Max(work->nadded, 1));
 
 	differ->touched = palloc0_array(Touched, max);
 	differ->by_old = palloc_array(Touched *, max);
 	differ->by_new = palloc_array(Touched *, max);
 
-	for (int i = 0; i < window->nremoved; i++)
+	for (int i = 0; i < work->nremoved; i++)
 	{
 		Touched    *touched = &differ->touched[differ->ntouched++];
 
-		touched->old = window->removed[i];
+		touched->old = work->removed[i];
 		differ->by_old[differ->nold++] = touched;
-		if (window->by_key)
-		{
-			Datum		keys[INDEX_MAX_KEYS];
-			bool		nulls[INDEX_MAX_KEYS];
-
-			row_get_key(window->format, touched->old, keys, nulls);
-			touched->row = window_find_key(window, keys, nulls);
-		}
+		if (!format->query->keyless)
+			touched->row = find_successor(window, touched->old);
 		if (touched->row)
 		{
 			differ->by_new[differ->nnew++] = touched;
@@ -146,22 +156,22 @@ collect_touched(Differ *differ)
 				paired[touched->row->fresh] = true;
 		}
 	}
-	for (int i = 0; i < window->nadded; i++)
+	for (int i = 0; i < work->nadded; i++)
 	{
 		if (!paired[i])
 		{
 			Touched    *touched = &differ->touched[differ->ntouched++];
 
-			touched->row = window->added[i];
+			touched->row = work->added[i];
 			differ->by_new[differ->nnew++] = touched;
 		}
 	}
 
 	qsort_arg(differ->by_old, differ->nold, sizeof(Touched *), compare_old,
-			  window->format);
+			  format);
 	qsort_arg(differ->by_new, differ->nnew, sizeof(Touched *), compare_new,
-			  window->format);
-	if (window->by_key == NULL)
+			  format);
+	if (format->query->keyless)
 		cancel_equal(differ);
 }
 
@@ -169,7 +179,7 @@ collect_touched(Differ *differ)
 static uint32
 count_upto(const Window *window, const Row *row)
 {
-	return window_count_upto(window, row, window->format->query->nsort);
+	return window_count_upto(window, row, window->set->format->query->nsort);
 }
 
 /*
@@ -188,7 +198,7 @@ rank_touched(Differ *differ)
 		Touched    *touched = differ->by_old[i];
 
 		while (upto < differ->nnew &&
-			   row_compare(window->format, differ->by_new[upto]->row,
+			   row_compare(window->set->format, differ->by_new[upto]->row,
 						   touched->old) <= 0)
 			upto++;
 		touched->before_untouched =
@@ -202,7 +212,7 @@ rank_touched(Differ *differ)
 		Touched    *touched = differ->by_new[j];
 
 		while (upto < differ->nnew &&
-			   row_compare(window->format, differ->by_new[upto]->row,
+			   row_compare(window->set->format, differ->by_new[upto]->row,
 						   touched->row) <= 0)
 			upto++;
 		touched->after_untouched =
@@ -262,7 +272,7 @@ delta_add_untouched(Differ *differ, Places *places, uint32 n)
 static uint32
 count_untouched_before(const Differ *differ, uint32 rank)
 {
-	uint32		n = Min(rank, differ->window->before_size);
+	uint32		n = Min(rank, differ->window->work->before_size);
 
 	rank = n;
 	for (int i = 0; i < differ->nold; i++)
@@ -371,7 +381,7 @@ find_moves_and_updates(Differ *differ, bool absolute)
 							touched->before, touched->after);
 		}
 	}
-	else if (differ->window->by_key)
+	else if (!differ->window->set->format->query->keyless)
 		delta_find_moves(differ);
 	qsort(differ->moves.items, differ->moves.n, sizeof(Place), compare_after);
 	qsort(differ->updates.items, differ->updates.n, sizeof(Place),
@@ -452,7 +462,7 @@ drop_kept_places(Places *leaves, Places *enters, RowFormat *format)
 static void
 match_equal(Differ *differ, bool absolute)
 {
-	RowFormat  *format = differ->window->format;
+	RowFormat  *format = differ->window->set->format;
 	Places		leaves = differ->leaves;
 	Places		enters = differ->enters;
 	int			i = 0,
@@ -525,47 +535,69 @@ append_deltas(DeltaScript *script, DeltaOp op, const Places *places)
 }
 
 DeltaScript *
-delta_script(Window *window, ResultPage before, ResultPage after, bool absolute)
+delta_script(void)
+{
+	DeltaScript *script = palloc0(sizeof(DeltaScript));
+
+	script->max = 16;
+	script->deltas = palloc(sizeof(Delta) * script->max);
+	return script;
+}
+
+static void
+make_room(DeltaScript *script, uint64 n)
+{
+	uint64		max = script->max;
+
+	while (max < script->n + n)
+		max *= 2;
+	if (max > PG_INT32_MAX)
+		elog(ERROR, "too many deltas in a batch");
+	if (max > script->max)
+		script->deltas = repalloc_huge(script->deltas, sizeof(Delta) * max);
+	script->max = max;
+}
+
+void
+delta_append(DeltaScript *script, Window *window, ResultPage before,
+			 ResultPage after, bool absolute)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext scratch = AllocSetContextCreate(caller, "live_topn delta",
 												  ALLOCSET_SMALL_SIZES);
-	DeltaScript *script = palloc0(sizeof(DeltaScript));
 	Differ		differ = {.window = window,.before = before,.after = after};
 	int			kept = 0;
+	Delta	   *moves;
 
 	MemoryContextSwitchTo(scratch);
 	collect_touched(&differ);
 	rank_touched(&differ);
 	find_leaves_and_enters(&differ);
 	find_moves_and_updates(&differ, absolute);
-	if (window->by_key == NULL)
+	if (window->set->format->query->keyless)
 		match_equal(&differ, absolute);
 
 	for (int i = 0; i < differ.updates.n; i++)
 	{
 		Place	   *update = &differ.updates.items[i];
 
-		if (visibly_changed(window->format, update->old, update->row))
+		if (visibly_changed(window->set->format, update->old, update->row))
 			differ.updates.items[kept++] = *update;
 	}
 	differ.updates.n = kept;
 
-	script->deltas = MemoryContextAllocHuge(caller, sizeof(Delta) *
-											Max(differ.leaves.n +
-												differ.moves.n +
-												differ.enters.n +
-												differ.updates.n, 1));
+	make_room(script, (uint64) differ.leaves.n + differ.moves.n +
+			  differ.enters.n + differ.updates.n);
 	append_deltas(script, DELTA_LEAVE, &differ.leaves);
+	moves = script->deltas + script->n;
 	append_deltas(script, DELTA_MOVE, &differ.moves);
 	if (!absolute && differ.moves.n > 0)
-		delta_position_moves(&differ, script->deltas + differ.leaves.n);
+		delta_position_moves(&differ, moves);
 	append_deltas(script, DELTA_ENTER, &differ.enters);
 	append_deltas(script, DELTA_UPDATE, &differ.updates);
 
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
-	return script;
 }
 
 void

@@ -24,31 +24,27 @@ typedef struct Delta
 	Row		   *row;			/* NULL for leave; holds a reference */
 } Delta;
 
-/* The ranks of the rows that are visible: skip + 1 to end. */
-typedef struct ResultPage
-{
-	uint32		skip;
-	uint32		end;
-} ResultPage;
-
 typedef struct DeltaScript
 {
 	int			n;
+	int			max;
 	Delta	   *deltas;			/* in the order in which to apply them */
 } DeltaScript;
 
+/* In CurrentMemoryContext. */
+extern DeltaScript *delta_script(void);
+
 /*
- * The shortest script from the rows of a page before the unsettled changes of
- * a window to the rows of a page now.  Relative: leaves, moves, enters,
+ * Append the shortest script from the rows of a page before the unsettled
+ * changes of a window to the rows of a page now.  Relative: leaves, moves, enters,
  * updates, each position as of its turn.  Absolute: every row whose rank
  * changed moves, positions are ranks before and after.  Rows that only
  * changed columns which are not visible give nothing.
  *
- * Takes O(k log n) for k changed rows of n, absolute O(page).  Allocates in
- * CurrentMemoryContext.
+ * Takes O(k log n) for k changed rows of n, absolute O(page).
  */
-extern DeltaScript *delta_script(Window *window, ResultPage before,
-								 ResultPage after, bool absolute);
+extern void delta_append(DeltaScript *script, Window *window,
+						 ResultPage before, ResultPage after, bool absolute);
 
 extern void delta_free(DeltaScript *script);
 

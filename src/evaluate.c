@@ -51,7 +51,14 @@ evaluator_create(const TopnQuery *query, RowFormat *format)
 		TargetEntry *column = list_nth_node(TargetEntry, query->targetlist,
 											query->sort[i].attno - 1);
 
-		pull_varattnos((Node *) column->expr, 1, &evaluator->used_by_sort);
+		pull_varattnos((Node *) column->expr, 1, &evaluator->used_by_place);
+	}
+	for (i = 0; i < query->ngroups; i++)
+	{
+		TargetEntry *column = list_nth_node(TargetEntry, query->targetlist,
+											query->groups[i] - 1);
+
+		pull_varattnos((Node *) column->expr, 1, &evaluator->used_by_place);
 	}
 	evaluator->leading = evaluator->columns[query->sort[0].attno - 1];
 	evaluator->vars = list_concat(pull_var_clause((Node *) query->quals, 0),
@@ -173,13 +180,33 @@ fill_missing(Evaluator *evaluator, TupleTableSlot *slot, const Row *held)
 	return missing;
 }
 
-/* Does the leading sort column alone say that the row is past the end? */
-static bool
-is_past_end(Evaluator *evaluator, const Window *window)
+/* The window of the group of the row at hand, or NULL. */
+static Window *
+find_window(Evaluator *evaluator, WindowSet *set)
 {
+	const TopnQuery *query = evaluator->query;
+
+	for (int i = 0; i < query->ngroups; i++)
+		evaluator->values[i] =
+			ExecEvalExprSwitchContext(evaluator->columns[query->groups[i] - 1],
+									  evaluator->econtext,
+									  &evaluator->nulls[i]);
+	return window_set_find_group(set, evaluator->values, evaluator->nulls);
+}
+
+/*
+ * Do the group and the leading sort column alone say that the row is not
+ * covered, being past the end?
+ */
+static bool
+is_past_end(Evaluator *evaluator, WindowSet *set)
+{
+	Window	   *window = find_window(evaluator, set);
 	Datum		datum;
 	bool		isnull;
 
+	if (window == NULL)
+		return set->others == WINDOW_NOTHING;
 	if (window->end != WINDOW_BOUNDED)
 		return window->end == WINDOW_NOTHING;
 	datum = ExecEvalExprSwitchContext(evaluator->leading, evaluator->econtext,
@@ -189,7 +216,7 @@ is_past_end(Evaluator *evaluator, const Window *window)
 }
 
 EvaluateResult
-evaluate_tuple(Evaluator *evaluator, const Window *window, Table *table,
+evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 			   TableView *view, HeapTuple tuple, const Row *held, Row **row)
 {
 	ExprContext *econtext = evaluator->econtext;
@@ -198,7 +225,7 @@ evaluate_tuple(Evaluator *evaluator, const Window *window, Table *table,
 	bool		first = evaluator->query->inert;
 	MemoryContext caller;
 
-	if (window->end == WINDOW_NOTHING)
+	if (window_set_is_lost(set) && (set->only || window_set_count(set) == 0))
 		return EVALUATE_OUTSIDE;
 
 	evaluate_progress++;
@@ -211,24 +238,24 @@ evaluate_tuple(Evaluator *evaluator, const Window *window, Table *table,
 		{
 			if (bms_overlap(missing, evaluator->used_by_qual))
 				return EVALUATE_MISSING;
-			if (bms_overlap(missing, evaluator->used_by_sort))
+			if (bms_overlap(missing, evaluator->used_by_place))
 				first = false;
 		}
 	}
 
 	/* the cheapest test first, unless it could fail or reveal anything */
-	if (first && is_past_end(evaluator, window))
+	if (first && is_past_end(evaluator, set))
 		return EVALUATE_OUTSIDE;
 	if (!ExecQual(evaluator->qual, econtext))
 		return EVALUATE_OUTSIDE;
 	if (missing)
 	{
-		if (!bms_overlap(missing, evaluator->used_by_sort) &&
-			is_past_end(evaluator, window))
+		if (!bms_overlap(missing, evaluator->used_by_place) &&
+			is_past_end(evaluator, set))
 			return EVALUATE_OUTSIDE;
 		return EVALUATE_MISSING;
 	}
-	if (!first && is_past_end(evaluator, window))
+	if (!first && is_past_end(evaluator, set))
 		return EVALUATE_OUTSIDE;
 
 	for (int i = 0; i < ncolumns; i++)
@@ -245,7 +272,7 @@ evaluate_tuple(Evaluator *evaluator, const Window *window, Table *table,
 	caller = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
 	*row = row_form(evaluator->format, evaluator->values, evaluator->nulls);
 	MemoryContextSwitchTo(caller);
-	if (window_covers(window, *row))
+	if (window_set_covers(set, *row))
 		return EVALUATE_ROW;
 	row_unref(*row);
 	*row = NULL;
@@ -271,7 +298,7 @@ evaluate_key(Evaluator *evaluator, Table *table, TableView *view,
  * is not held.
  */
 static Row *
-find_held(Evaluator *evaluator, Window *window, const Change *change,
+find_held(Evaluator *evaluator, WindowSet *set, const Change *change,
 		  TableView *view)
 {
 	Row		   *held = NULL;
@@ -284,19 +311,19 @@ find_held(Evaluator *evaluator, Window *window, const Change *change,
 		Datum	   *keys;
 		bool	   *nulls;
 
-		if (window->root == NULL)
+		if (set->nrows == 0)
 			return NULL;
 		evaluate_key(evaluator, change->table, view,
 					 change->old ? change->old : change->new, &keys, &nulls);
-		return window_find_key(window, keys, nulls);
+		return window_set_find_key(set, keys, nulls);
 	}
 
-	if (evaluate_tuple(evaluator, window, change->table, view, change->old,
+	if (evaluate_tuple(evaluator, set, change->table, view, change->old,
 					   NULL, &held) == EVALUATE_ROW)
 	{
 		Row		   *row = held;
 
-		held = window_find_equal(window, row);
+		held = window_set_find_equal(set, row);
 		row_unref(row);
 		if (held == NULL)
 			elog(ERROR, "a row that the window should hold is not in it");
@@ -306,31 +333,31 @@ find_held(Evaluator *evaluator, Window *window, const Change *change,
 
 /* evaluate_change for a change of a row, in memory that is reset later. */
 static bool
-change_row(Evaluator *evaluator, Window *window, const Change *change)
+change_row(Evaluator *evaluator, WindowSet *set, const Change *change)
 {
 	TableView  *view = table_view(change->table, evaluator->query->relid);
-	Row		   *held = find_held(evaluator, window, change, view);
+	Row		   *held = find_held(evaluator, set, change, view);
 	Row		   *row;
 	EvaluateResult result;
 
 	if (change->new == NULL)
 	{
 		if (held)
-			window_remove(window, held);
+			window_set_remove(set, held);
 		return true;
 	}
 
-	result = evaluate_tuple(evaluator, window, change->table, view,
+	result = evaluate_tuple(evaluator, set, change->table, view,
 							change_fill_new(change), held, &row);
 	if (held)
-		window_remove(window, held);
+		window_set_remove(set, held);
 	if (result == EVALUATE_ROW)
-		window_add(window, row);
+		window_set_add(set, row);
 	return result != EVALUATE_MISSING;
 }
 
 bool
-evaluate_change(Evaluator *evaluator, Window *window, const Change *change)
+evaluate_change(Evaluator *evaluator, WindowSet *set, const Change *change)
 {
 	MemoryContext caller;
 	bool		complete;
@@ -341,15 +368,14 @@ evaluate_change(Evaluator *evaluator, Window *window, const Change *change)
 	{
 		/* of a partition: which rows were in it?  None, if there are none. */
 		if (change->table->relid != evaluator->query->relid)
-			return window->end == WINDOW_COMPLETE && window->root == NULL;
-		window_clear(window);
-		window_set_end(window, WINDOW_COMPLETE, NULL);
+			return window_set_is_empty(set);
+		window_set_clear(set, WINDOW_COMPLETE);
 		return true;
 	}
 
 	MemoryContextReset(evaluator->change_context);
 	caller = MemoryContextSwitchTo(evaluator->change_context);
-	complete = change_row(evaluator, window, change);
+	complete = change_row(evaluator, set, change);
 	MemoryContextSwitchTo(caller);
 	return complete;
 }

@@ -40,7 +40,7 @@ typedef struct Evaluator
 	/* columns of the table, offset as by pull_varattnos */
 	Bitmapset  *used;
 	Bitmapset  *used_by_qual;
-	Bitmapset  *used_by_sort;
+	Bitmapset  *used_by_place;	/* by the group and the order */
 } Evaluator;
 
 typedef enum EvaluateResult
@@ -67,13 +67,13 @@ extern bool evaluator_accepts(Evaluator *evaluator, const Change *change);
 
 /*
  * The row of the query made from a tuple, if it satisfies the filter and lies
- * in the range of the window.  held is the window's row for the same identity
+ * in the range of its window.  held is the held row for the same identity
  * before the change, or NULL: missing values are taken from it where it has
  * them.  Runs the query's expressions: unless the query is inert, only in a
  * transaction of our own, as the owner.
  */
 extern EvaluateResult evaluate_tuple(Evaluator *evaluator,
-									 const Window *window, Table *table,
+									 WindowSet *set, Table *table,
 									 TableView *view, HeapTuple tuple,
 									 const Row *held, Row **row);
 
@@ -85,11 +85,11 @@ extern void evaluate_key(Evaluator *evaluator, Table *table, TableView *view,
 						 HeapTuple tuple, Datum **keys, bool **nulls);
 
 /*
- * Apply a change to a window: take out the old version of the row, put in
- * the new one.  False if that depends on a value that WAL lacks; the window
- * then misses that row.
+ * Apply a change to windows: take out the old version of the row, put in
+ * the new one.  False if that depends on a value that WAL lacks; the windows
+ * then miss that row.
  */
-extern bool evaluate_change(Evaluator *evaluator, Window *window,
+extern bool evaluate_change(Evaluator *evaluator, WindowSet *set,
 							const Change *change);
 
 #endif							/* LIVE_TOPN_EVALUATE_H */

@@ -1,8 +1,8 @@
 /*
  * feed.c
- *	  One subscription in the database worker: a window that follows the log.
+ *	  One subscription in the database worker: windows that follow the log.
  *
- * The window of a feed is exact at its cursor: at the last commit decoded, or,
+ * The windows of a feed are exact at its cursor: at the last commit decoded, or,
  * if the feed is behind, at a commit of the log.  A feed falls behind when its
  * window runs short of rows, when its query cannot be evaluated while
  * decoding, and when a catalog change makes us look at the query again; it
@@ -150,7 +150,7 @@ feed_forget_query(Feed *feed)
 	feed->format = NULL;
 	feed->evaluator = NULL;
 	feed->batch_format = NULL;
-	feed->window = NULL;
+	feed->windows = NULL;
 	feed->forget = false;
 }
 
@@ -170,7 +170,7 @@ feed_set_query(Feed *feed, const char *text)
 	feed->format = row_format(feed->query, feed->query_context);
 	feed->evaluator = evaluator_create(feed->query, feed->format);
 	feed->batch_format = batch_format(feed->query, feed->format->desc);
-	feed->window = window_create(feed->format, feed->query_context);
+	feed->windows = window_set_create(feed->format, feed->query_context);
 	feed->cushion = feed->row->cushion;
 	if (feed->cushion < 0)
 		feed->cushion = Max(5, Min(feed->query->limit / 5, INT_MAX / 4));
@@ -318,7 +318,7 @@ feed_is_current(const Feed *feed)
 	if (feed->error)
 		return true;
 	if (!feed->loaded || (feed->covered > 0 && !feed->held) || feed->recheck ||
-		((feed->ticket != 0 || feed->answer) && feed->refill_limit == 0))
+		((feed->ticket != 0 || feed->answer) && feed->nreads == 0))
 		return false;
 	return !feed->behind || feed->cursor == feed_position->commit.no;
 }

@@ -1,6 +1,6 @@
 /*
  * feed.h
- *	  One subscription in the database worker: a window that follows the log.
+ *	  One subscription in the database worker: windows that follow the log.
  */
 #ifndef LIVE_TOPN_FEED_H
 #define LIVE_TOPN_FEED_H
@@ -14,6 +14,18 @@
 #include "lib/pairingheap.h"
 #include "refill.h"
 #include "utils/hsearch.h"
+
+#define FEED_MAX_READS	64		/* windows in a refill */
+
+/* What a refill reads: rows of one window, or the first ones of all groups. */
+typedef struct FeedRead
+{
+	bool		everything;		/* the relation is read from the start */
+	Row		   *key;			/* of the group, a reference; NULL if there
+								 * are no groups, or of all */
+	Row		   *low;			/* where it begins, a reference; or NULL */
+	uint64		limit;			/* rows; of all groups: beyond the results */
+} FeedRead;
 
 /* What a feed that is behind has to do at a commit, beside its changes. */
 typedef struct FeedEvent
@@ -58,10 +70,8 @@ typedef struct Feed
 	RowFormat  *format;
 	Evaluator  *evaluator;
 	BatchFormat *batch_format;
-	Window	   *window;
-	int			cushion;		/* rows */
-
-	ResultPage	page;			/* of the result that clients know */
+	WindowSet  *windows;		/* one, or one for each group */
+	int			cushion;		/* rows, in each of them */
 
 	/*
 	 * A feed that is behind follows the commit log from its cursor; the
@@ -69,7 +79,7 @@ typedef struct Feed
 	 */
 	bool		behind;
 	uint64		cursor;			/* last commit applied, if behind */
-	bool		loaded;			/* the window holds the result */
+	bool		loaded;			/* the windows hold the result */
 	bool		touched;		/* by the commit that is being decoded */
 	bool		lost;			/* some change could not be applied: reload */
 	bool		recheck;		/* the query may have changed its meaning */
@@ -92,8 +102,8 @@ typedef struct Feed
 	uint64		ticket;			/* 0: none */
 	uint64		since;			/* last commit when it was requested */
 	uint64		kept;			/* its answer may need the commits after it */
-	Row		   *refill_low;		/* where it begins, a reference; or NULL */
-	uint64		refill_limit;
+	int			nreads;			/* 0: the query is only checked */
+	FeedRead   *reads;
 	RefillAnswer *answer;		/* came, and waits to be merged */
 	TimestampTz retry_at;		/* after a failure */
 	int			failures;
@@ -243,8 +253,11 @@ extern bool feed_is_current(const Feed *feed);
 
 extern bool feed_all_current(void);
 
-/* The result as ranks in the window, which must not be short. */
-extern ResultPage feed_page(const Feed *feed);
+/* The result as ranks in a window, which must not be short. */
+extern ResultPage feed_page(const Feed *feed, const Window *window);
+
+/* How many rows are in the result that clients know. */
+extern uint64 feed_result_rows(const Feed *feed);
 
 extern const char *feed_state(const Feed *feed);
 

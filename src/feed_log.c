@@ -24,9 +24,8 @@ feed_needed_rows(const Feed *feed)
 }
 
 bool
-feed_has_open_ties(const Feed *feed)
+feed_has_open_ties(const Feed *feed, const Window *window)
 {
-	const Window *window = feed->window;
 	uint32		needed = feed_needed_rows(feed);
 
 	return feed->query->nties > 0 && feed->query->limit > 0 &&
@@ -39,23 +38,39 @@ bool
 feed_is_too_large(const Feed *feed)
 {
 	return feed->query->limit == NO_LIMIT &&
-		(feed->window->bytes > commit_log_memory_kb * (Size) 1024 ||
-		 window_size(feed->window) > MAX_HELD_ROWS);
+		(feed->windows->bytes > commit_log_memory_kb * (Size) 1024 ||
+		 feed->windows->nrows > MAX_HELD_ROWS);
+}
+
+bool
+feed_window_is_short(const Feed *feed, const Window *window)
+{
+	if (window->end == WINDOW_COMPLETE)
+		return false;
+	return window_size(window) < feed_needed_rows(feed) ||
+		feed_has_open_ties(feed, window);
+}
+
+/* Look at the windows that changed: what do they need? */
+static void
+look_at_windows(const Feed *feed)
+{
+	Window	   *window;
+
+	while ((window = window_set_next_changed(feed->windows)) != NULL)
+		window_set_need(window, feed_window_need(feed, window));
 }
 
 bool
 feed_is_short(const Feed *feed)
 {
-	if (feed->window->end == WINDOW_COMPLETE)
-		return false;
-	return window_size(feed->window) < feed_needed_rows(feed) ||
-		feed_has_open_ties(feed);
+	look_at_windows(feed);
+	return !dlist_is_empty(&feed->windows->needy[NEED_RESULT]);
 }
 
 ResultPage
-feed_page(const Feed *feed)
+feed_page(const Feed *feed, const Window *window)
 {
-	const Window *window = feed->window;
 	uint32		size = window_size(window);
 	uint32		needed = feed_needed_rows(feed);
 	ResultPage	page = {
@@ -65,15 +80,38 @@ feed_page(const Feed *feed)
 
 	if (feed->query->nties > 0 && feed->query->limit > 0 && size > needed)
 		page.end = window_count_upto(window, window_nth(window, needed - 1),
-								   feed->query->nties);
+									 feed->query->nties);
 	return page;
 }
 
-void
-feed_settle_window(Feed *feed)
+uint64
+feed_result_rows(const Feed *feed)
 {
-	window_settle(feed->window);
-	feed->page = feed_page(feed);
+	uint64		position = 0;
+	uint64		rows = 0;
+	Window	   *window;
+
+	while ((window = window_set_next(feed->windows, &position)) != NULL)
+		rows += window->page.end - window->page.skip;
+	return rows;
+}
+
+void
+feed_settle_windows(Feed *feed)
+{
+	WindowSet  *set = feed->windows;
+
+	look_at_windows(feed);
+	while (!dlist_is_empty(&set->touched))
+	{
+		Window	   *window = dlist_head_element(WindowWork, touched_node,
+												&set->touched)->window;
+
+		feed_trim(feed, window);
+		window->page = feed_page(feed, window);
+		window_settle(window);
+	}
+	look_at_windows(feed);
 }
 
 /* A commit has been applied whose result is not published yet. */
@@ -106,27 +144,76 @@ static Batch *
 make_reset(Feed *feed)
 {
 	Batch	   *batch = palloc0(sizeof(Batch));
-	ResultPage	page = feed_page(feed);
+	uint64		nwindows = window_set_count(feed->windows);
+	Window	  **windows = window_set_list(feed->windows);
+	uint64		nrows = 0;
 
-	batch->nrows = page.end - page.skip;
-	batch->rows = palloc_extended(sizeof(Row *) * Max(batch->nrows, 1),
+	for (uint64 i = 0; i < nwindows; i++)
+	{
+		ResultPage	page = feed_page(feed, windows[i]);
+
+		nrows += page.end - page.skip;
+	}
+	batch->rows = palloc_extended(sizeof(Row *) * Max(nrows, 1),
 								  MCXT_ALLOC_HUGE);
-	for (int i = 0; i < batch->nrows; i++)
-		batch->rows[i] = row_ref(window_nth(feed->window, page.skip + i));
+	for (uint64 i = 0; i < nwindows; i++)
+	{
+		ResultPage	page = feed_page(feed, windows[i]);
+
+		for (uint32 n = page.skip; n < page.end; n++)
+			batch->rows[batch->nrows++] = row_ref(window_nth(windows[i], n));
+	}
+	pfree(windows);
 	feed->resets++;
 	return batch;
+}
+
+/* The windows with changes of rows, in the order of their groups. */
+static Window **
+changed_windows(const Feed *feed, int *n)
+{
+	WindowSet  *set = feed->windows;
+	Window	  **windows = NULL;
+	int			max = 0;
+	dlist_iter	iter;
+
+	*n = 0;
+	dlist_foreach(iter, &set->touched)
+	{
+		WindowWork *work = dlist_container(WindowWork, touched_node, iter.cur);
+
+		if (work->nremoved == 0 && work->nadded == 0)
+			continue;
+		if (*n == max)
+		{
+			max = Max(16, max * 2);
+			windows = windows ?
+				repalloc_huge(windows, sizeof(Window *) * max) :
+				palloc(sizeof(Window *) * max);
+		}
+		windows[(*n)++] = work->window;
+	}
+	if (*n > 1)
+		window_sort(set, windows, *n);
+	return windows;
 }
 
 static Batch *
 make_deltas(Feed *feed)
 {
+	int			nwindows;
+	Window	  **windows = changed_windows(feed, &nwindows);
 	DeltaScript *script;
 	Batch	   *batch = NULL;
 
-	if (feed->window->nremoved == 0 && feed->window->nadded == 0)
+	if (nwindows == 0)
 		return NULL;			/* as nearly always */
-	script = delta_script(feed->window, feed->page, feed_page(feed),
-						  strcmp(feed->row->ranks, "absolute") == 0);
+	script = delta_script();
+	for (int i = 0; i < nwindows; i++)
+		delta_append(script, windows[i], windows[i]->page,
+					 feed_page(feed, windows[i]),
+					 strcmp(feed->row->ranks, "absolute") == 0);
+	pfree(windows);
 	if (script->n == 0)
 		delta_free(script);
 	else
@@ -189,7 +276,7 @@ feed_publish(Feed *feed)
 	feed->reset = false;
 	feed->held = false;
 	feed->covered = 0;
-	feed_settle_window(feed);
+	feed_settle_windows(feed);
 	MemoryContextSwitchTo(caller);
 }
 
@@ -233,29 +320,32 @@ lose_rows(Feed *feed)
 {
 	feed->held = false;
 	feed_drop_refill(feed);
-	window_clear(feed->window);
+	window_set_clear(feed->windows, WINDOW_NOTHING);
 	feed->lost = false;
 }
 
 static void
 apply_change(Feed *feed, const Change *change)
 {
+	Window	   *last;
+
 	feed->changes++;
 	if (!evaluator_accepts(feed->evaluator, change))
 		feed->lost = feed->recheck = true;
 	else if (!feed->lost &&
-			 !evaluate_change(feed->evaluator, feed->window, change))
+			 !evaluate_change(feed->evaluator, feed->windows, change))
 		feed->lost = true;
 
 	/* one transaction can bring any number of rows */
+	last = feed->windows->last;
 	if (feed_is_too_large(feed))
 	{
-		window_clear(feed->window);
+		window_set_clear(feed->windows, WINDOW_NOTHING);
 		feed->lost = true;		/* and a refill will tell whether it stays so */
 	}
-	else if (window_size(feed->window) >
-		2 * ((uint64) feed_needed_rows(feed) + feed->cushion) + 1000)
-		feed_balance(feed);
+	else if (last && window_size(last) >
+			 2 * ((uint64) feed_needed_rows(feed) + feed->cushion) + 1000)
+		feed_trim(feed, last);
 }
 
 bool
@@ -359,7 +449,7 @@ feed_recheck(Feed *feed, bool reload)
 							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 														 MIN_BACKOFF_MS));
 	feed_activate(feed);
-	if (feed->refill_limit > 0)
+	if (feed->nreads > 0)
 		feed_drop_refill(feed); /* what it reads must not be published */
 	if (!feed->loaded)
 		return;
@@ -423,7 +513,7 @@ recovered(Feed *feed)
 void
 feed_settle(Feed *feed)
 {
-	if (feed->window->end == WINDOW_NOTHING)
+	if (window_set_is_lost(feed->windows))
 		return;
 
 	/* from now on no change may be left out, nor be met while decoding */
@@ -443,7 +533,7 @@ feed_settle(Feed *feed)
 		}
 		else
 		{
-			feed_settle_window(feed);
+			feed_settle_windows(feed);
 			deliver_announce(feed);
 		}
 		feed->announced = true;
@@ -452,7 +542,7 @@ feed_settle(Feed *feed)
 	else if (feed->covered > 0)
 		publish_if_due(feed);
 	else
-		feed_settle_window(feed);
+		feed_settle_windows(feed);
 	feed_balance(feed);
 }
 

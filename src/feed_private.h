@@ -51,20 +51,26 @@ extern void feed_run_safely(Feed *feed,
 
 /* ---- feed_log.c ---- */
 
-/* How many rows the window must hold, at least, to know the result. */
+/* How many rows a window must hold, at least, to know its result. */
 extern uint32 feed_needed_rows(const Feed *feed);
 
 /* May rows that were not read yet be equal to the last one of the result? */
-extern bool feed_has_open_ties(const Feed *feed);
+extern bool feed_has_open_ties(const Feed *feed, const Window *window);
 
-/* Is there no limit, and the window more than we may hold? */
+/* Is there no limit, and more held than we may hold? */
 extern bool feed_is_too_large(const Feed *feed);
 
-/* Does the window hold too few rows to know the result? */
+/* Does the window hold too few rows to know its result? */
+extern bool feed_window_is_short(const Feed *feed, const Window *window);
+
+/* Does any window? */
 extern bool feed_is_short(const Feed *feed);
 
-/* The changes so far are accounted for: this is the result clients know. */
-extern void feed_settle_window(Feed *feed);
+/*
+ * The changes so far are accounted for: this is the result clients know.
+ * Windows may be trimmed.
+ */
+extern void feed_settle_windows(Feed *feed);
 
 /* The throttle lets the next batch through after its interval. */
 extern void feed_start_interval(Feed *feed);
@@ -105,10 +111,16 @@ extern void feed_request_check(Feed *feed);
 /* Forget the refill under way, and its answer. */
 extern void feed_drop_refill(Feed *feed);
 
+/* How urgently does the window need more rows? */
+extern WindowNeed feed_window_need(const Feed *feed, const Window *window);
+
 /*
- * Keep the cushion: drop rows far beyond the result, ask for more in time.  A
- * range that a refill will extend keeps its end, unless it grows too large.
+ * Drop rows far beyond the result.  A range that a refill will extend keeps
+ * its end, unless it grows too large.
  */
+extern void feed_trim(Feed *feed, Window *window);
+
+/* Ask for rows in time, if windows need some and none are on the way. */
 extern void feed_balance(Feed *feed);
 
 /* Use what feed_answer left in feed->answer. */

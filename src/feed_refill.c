@@ -2,8 +2,8 @@
  * feed_refill.c
  *	  The rows of a feed's window: how many, and how they get there.
  *
- * A feed has at most one request under way, to read the rows beyond its window
- * or, with limit 0, to have its query analysed.
+ * A feed has at most one request under way, to read the rows beyond some of its
+ * windows or, with none, to have its query analysed.
  */
 #include "postgres.h"
 
@@ -32,22 +32,89 @@ note_request(Feed *feed)
 	feed->kept = first ? Min(feed->since, first->info.no - 1) : feed->since;
 }
 
+static void
+free_read(FeedRead *read)
+{
+	if (read->key)
+		row_unref(read->key);
+	if (read->low)
+		row_unref(read->low);
+}
+
+/* How many rows the window should get beyond those that it has. */
+static uint64
+missing_rows(const Feed *feed, const Window *window)
+{
+	uint32		size = window_size(window);
+	uint64		limit = (uint64) feed_needed_rows(feed) + feed->cushion;
+
+	limit -= Min(limit - 1, size);
+	if (feed_has_open_ties(feed, window))
+		limit = Max(limit, size);
+	return limit;
+}
+
+static void
+note_read(Feed *feed, const Window *window)
+{
+	FeedRead   *read = &feed->reads[feed->nreads++];
+	Row		   *key = window_key(window);
+
+	read->everything = false;
+	read->key = key ? row_ref(key) : NULL;
+	read->low = window->end == WINDOW_BOUNDED ? row_ref(window->high) : NULL;
+	read->limit = missing_rows(feed, window);
+}
+
+/* Note the windows that need rows, the most urgent ones first. */
+static void
+note_needy(Feed *feed, WindowNeed need)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &feed->windows->needy[need])
+	{
+		if (feed->nreads == FEED_MAX_READS)
+			break;
+		note_read(feed, dlist_container(WindowWork, need_node,
+										iter.cur)->window);
+	}
+}
+
 void
 feed_request_rows(Feed *feed)
 {
-	Window	   *window = feed->window;
-	Row		   *low = window->end == WINDOW_BOUNDED ? window->high : NULL;
+	WindowSet  *set = feed->windows;
+	RefillRead	reads[FEED_MAX_READS];
 
-	Assert(feed->ticket == 0 && feed->answer == NULL);
-	feed->refill_limit = feed_needed_rows(feed) + feed->cushion;
-	feed->refill_limit -= Min(feed->refill_limit - 1, window_size(window));
-	if (feed_has_open_ties(feed))
-		feed->refill_limit = Max(feed->refill_limit, window_size(window));
-	feed->refill_low = low ? row_ref(low) : NULL;
+	Assert(feed->ticket == 0 && feed->answer == NULL && feed->nreads == 0);
+	feed->reads = MemoryContextAlloc(feed->context, sizeof(FeedRead) *
+									 (set->only ? 1 : FEED_MAX_READS));
+	if (window_set_is_lost(set))
+	{
+		feed->reads[feed->nreads++] = (FeedRead) {
+			.everything = true,
+			.limit = feed_needed_rows(feed) + feed->cushion
+		};
+	}
+	else
+	{
+		(void) feed_is_short(feed);		/* looks at them */
+		note_needy(feed, NEED_RESULT);
+		note_needy(feed, NEED_CUSHION);
+	}
+	for (int i = 0; i < feed->nreads; i++)
+	{
+		FeedRead   *read = &feed->reads[i];
+
+		reads[i].limit = read->limit;
+		reads[i].row = read->low ? RowTuple(read->low) :
+			read->key ? RowTuple(read->key) : NULL;
+		reads[i].after = read->low != NULL;
+	}
 	note_request(feed);
 	feed->ticket = refill_submit(feed_pool, feed->row, feed->query_text,
-								 feed->refill_limit,
-								 low ? RowTuple(low) : NULL);
+								 feed->nreads, reads);
 	feed->refills++;
 	route_note_logger(feed);
 	feed_activate(feed);
@@ -68,12 +135,54 @@ feed_request_check(Feed *feed)
 	}
 
 	feed->recheck = false;
-	feed->refill_limit = 0;
 	note_request(feed);
 	feed->ticket = refill_submit(feed_pool, feed->row, feed->query_text,
 								 0, NULL);
 	route_note_logger(feed);
 	feed_activate(feed);
+}
+
+/* Does what is read still continue what is held? */
+static bool
+is_wanted(const Feed *feed, const FeedRead *read)
+{
+	const Window *window;
+
+	if (read->everything)
+		return window_set_is_lost(feed->windows);
+	window = read->key ? window_set_find(feed->windows, read->key) :
+		feed->windows->only;
+	return window != NULL && window->end == WINDOW_BOUNDED &&
+		window->high == read->low;
+}
+
+/* Are rows on the way that continue the window? */
+static bool
+is_refilling(const Feed *feed, const Window *window)
+{
+	for (int i = 0; i < feed->nreads; i++)
+		if (feed->reads[i].low && feed->reads[i].low == window->high)
+			return true;
+	return false;
+}
+
+/* Forget what is not wanted any more; is anything left? */
+static bool
+keep_wanted_reads(Feed *feed)
+{
+	int			kept = 0;
+
+	for (int i = 0; i < feed->nreads; i++)
+	{
+		FeedRead   *read = &feed->reads[i];
+
+		if (is_wanted(feed, read))
+			feed->reads[kept++] = *read;
+		else
+			free_read(read);
+	}
+	feed->nreads = kept;
+	return kept > 0;
 }
 
 void
@@ -85,119 +194,178 @@ feed_drop_refill(Feed *feed)
 	if (feed->answer)
 		MemoryContextDelete(feed->answer->context);
 	feed->answer = NULL;
-	if (feed->refill_low)
-		row_unref(feed->refill_low);
-	feed->refill_low = NULL;
+	for (int i = 0; i < feed->nreads; i++)
+		free_read(&feed->reads[i]);
+	if (feed->reads)
+		pfree(feed->reads);
+	feed->reads = NULL;
+	feed->nreads = 0;
+}
+
+/* How many rows the window should hold, beside the cushion. */
+static uint64
+wanted_rows(const Feed *feed, const Window *window)
+{
+	uint64		wanted = feed_needed_rows(feed);
+
+	if (!feed_window_is_short(feed, window))
+	{
+		/* where ties end shows in a row that is none */
+		wanted = Max(wanted, feed_page(feed, window).end);
+		wanted += feed->query->nties > 0;
+	}
+	return wanted;
+}
+
+WindowNeed
+feed_window_need(const Feed *feed, const Window *window)
+{
+	if (feed_window_is_short(feed, window))
+		return NEED_RESULT;
+	if (window->end == WINDOW_BOUNDED &&
+		window_size(window) < wanted_rows(feed, window) +
+		(feed->cushion + 1) / 2)
+		return NEED_CUSHION;
+	return NEED_NOTHING;
+}
+
+void
+feed_trim(Feed *feed, Window *window)
+{
+	uint64		size = window_size(window);
+	uint64		target = wanted_rows(feed, window) + feed->cushion;
+
+	if (size <= target + feed->cushion || target == 0 ||
+		(size <= 2 * target + 1000 && is_refilling(feed, window)))
+		return;
+	window_trim(window, target);
+	if (feed->nreads > 0 && !keep_wanted_reads(feed))
+		feed_drop_refill(feed);
 }
 
 void
 feed_balance(Feed *feed)
 {
-	Window	   *window = feed->window;
-	uint64		size = window_size(window);
-	uint64		needed = feed_needed_rows(feed);
-	uint64		target;
-	bool		refilling = feed->ticket != 0 || feed->answer;
+	WindowSet  *set = feed->windows;
 
-	if (!feed_is_short(feed))
-	{
-		/* where ties end shows in a row that is none */
-		needed = Max(needed, feed_page(feed).end);
-		needed += feed->query->nties > 0;
-	}
-	target = needed + feed->cushion;
-	if (size > target + feed->cushion &&
-		(!refilling || size > 2 * target + 1000) && target > 0)
-	{
-		if (refilling && feed->refill_limit > 0)
-		{
-			feed_drop_refill(feed);
-			refilling = false;
-		}
-		if (!refilling)
-			window_trim(window, target);
-	}
-	else if (window->end == WINDOW_BOUNDED && !refilling &&
-			 size < needed + (feed->cushion + 1) / 2)
+	if (feed->ticket == 0 && feed->answer == NULL &&
+		(feed_is_short(feed) || !dlist_is_empty(&set->needy[NEED_CUSHION])))
 		feed_request_rows(feed);
 }
 
 /* ---- answers ---- */
 
+/* Where the range of a window ends that was read up to a limit. */
+static void
+set_read_end(Window *window, uint64 limit)
+{
+	uint32		size = window_size(window);
+
+	if (size < limit)
+		window_set_end(window, WINDOW_COMPLETE, NULL);
+	else
+		window_set_end(window, WINDOW_BOUNDED,
+					   row_ref(window_nth(window, size - 1)));
+}
+
 /* The rows of the answer as they were read. */
-static Window *
+static WindowSet *
 make_read(Feed *feed)
 {
 	RefillAnswer *answer = feed->answer;
-	Window	   *read = window_create(feed->format, feed->query_context);
+	WindowSet  *read = window_set_create(feed->format, feed->query_context);
+	bool		everything = feed->reads[0].everything;
+	uint64		position = 0;
+	Window	   *window;
 
-	if (feed->refill_low)
-		read->low = row_ref(feed->refill_low);
-	for (int i = 0; i < answer->nrows; i++)
-		window_add(read, row_from_tuple(feed->format, answer->rows[i]));
-	if (answer->nrows < feed->refill_limit)
-		window_set_end(read, WINDOW_COMPLETE, NULL);
+	if (everything)
+		read->others = WINDOW_COMPLETE;
 	else
-		window_set_end(read, WINDOW_BOUNDED,
-					   row_from_tuple(feed->format,
-									  answer->rows[answer->nrows - 1]));
-	window_settle(read);
+	{
+		for (int i = 0; i < feed->nreads; i++)
+		{
+			window = read->only ? read->only :
+				window_set_get(read, feed->reads[i].key);
+			if (feed->reads[i].low)
+				window->low = row_ref(feed->reads[i].low);
+		}
+	}
+	for (int i = 0; i < answer->nrows; i++)
+	{
+		Row		   *row = row_from_tuple(feed->format, answer->rows[i]);
+
+		if (everything || window_set_find(read, row))
+			window_set_load(read, row);
+		else
+			row_unref(row);		/* is not wanted any more */
+	}
+
+	if (everything)
+	{
+		while ((window = window_set_next(read, &position)) != NULL)
+			set_read_end(window, feed_needed_rows(feed) + feed->cushion);
+	}
+	else
+	{
+		for (int i = 0; i < feed->nreads; i++)
+			set_read_end(read->only ? read->only :
+						 window_set_find(read, feed->reads[i].key),
+						 feed->reads[i].limit);
+	}
 	return read;
 }
 
-/* Append what was read to the window. */
+/*
+ * Take over all that is known for the first time.  Nearly all windows need no
+ * further look.
+ */
 static void
-take_rows(Feed *feed, Window *read)
+take_first(Feed *feed, WindowSet *read)
 {
-	Window	   *window = feed->window;
-	uint32		n = window_size(read);
-	Row		  **rows = palloc_extended(sizeof(Row *) * Max(n, 1),
-									   MCXT_ALLOC_HUGE);
-	WindowEnd	end = read->end;
-	Row		   *high = read->high ? row_ref(read->high) : NULL;
+	uint64		position = 0;
+	Window	   *window;
 
-	for (uint32 i = 0; i < n; i++)
-		rows[i] = row_ref(window_nth(read, i));
-	window_free(read);
-	for (uint32 i = 0; i < n; i++)
-		window_add(window, rows[i]);
-	window_set_end(window, end, high);
-	pfree(rows);
+	window_set_free(feed->windows);
+	feed->windows = read;
+	while ((window = window_set_next(read, &position)) != NULL)
+	{
+		if (feed_window_need(feed, window) != NEED_NOTHING)
+			window_touch(window, window_key(window));
+		else
+			window->page = feed_page(feed, window);
+	}
 }
 
 /*
- * Merge the rows that came into the window, at its cursor or at the first
+ * Merge the rows that came into the windows, at the cursor or at the first
  * commit after it where that can be done.
  */
 static void
 merge(Feed *feed)
 {
-	for (;;)
+	/* ranges may have ended elsewhere since, or lost their rows */
+	while (keep_wanted_reads(feed))
 	{
-		Window	   *window = feed->window;
-		Row		   *low = window->end == WINDOW_BOUNDED ? window->high : NULL;
-		Window	   *read;
+		WindowSet  *read = make_read(feed);
 		uint64		later = 0;
 		ReconcileResult result;
 
-		/* the range may have ended elsewhere since, or lost its rows */
-		if (low != feed->refill_low || window->end == WINDOW_COMPLETE)
-			break;
-
-		read = make_read(feed);
 		result = reconcile(feed->evaluator, read, &feed->answer->view,
-						   feed_commit_log, window, feed->since,
+						   feed_commit_log, feed->windows, feed->since,
 						   feed->behind ? feed->cursor :
 						   feed_position->commit.no,
 						   &later);
 		if (result == RECONCILED)
 		{
 			feed->refilled_rows += feed->answer->nrows;
-			take_rows(feed, read);
+			if (feed->reads[0].everything && !feed->loaded)
+				take_first(feed, read);
+			else
+				window_set_append(feed->windows, read);
 			break;
 		}
 
-		window_free(read);
+		window_set_free(read);
 		if (result == RECONCILE_READ_AGAIN)
 		{
 			feed->retry_at =
@@ -258,7 +426,7 @@ take_check(Feed *feed)
 static void
 take_failure(Feed *feed)
 {
-	bool		check = feed->refill_limit == 0;
+	bool		check = feed->nreads == 0;
 
 	switch (feed->answer->sqlerrcode)
 	{
@@ -282,7 +450,7 @@ feed_take_answer(Feed *feed)
 {
 	if (feed->answer->status == REFILL_FAILED)
 		take_failure(feed);
-	else if (feed->answer->status == REFILL_CHANGED || feed->refill_limit == 0)
+	else if (feed->answer->status == REFILL_CHANGED || feed->nreads == 0)
 		take_check(feed);
 	else
 	{

@@ -2,7 +2,7 @@
  * feed_restart.c
  *	  What a feed takes over from an earlier database worker.
  *
- * A checkpoint has saved its window and the number of its last batch; what was
+ * A checkpoint has saved its windows and the number of its last batch; what was
  * published after that shows in the WAL that is decoded again.
  */
 #include "postgres.h"
@@ -12,19 +12,36 @@
 #include "route.h"
 
 static void
-restore_window(Feed *feed, const void *arg)
+restore_window(Feed *feed, const SavedWindow *saved)
 {
-	const SavedFeed *saved = arg;
+	WindowSet  *set = feed->windows;
+	Window	   *window = set->only;
+	Row		   *row = NULL;
 	Row		   *high = NULL;
 
-	feed_set_query(feed, saved->query_text);
-	for (int64 i = 0; i < saved->nrows; i++)
-		window_add(feed->window,
-				   row_from_tuple(feed->format, saved->rows[i]));
 	if (saved->end == WINDOW_BOUNDED)
-		high = row_from_tuple(feed->format, saved->high);
-	window_set_end(feed->window, saved->end, high);
-	feed_settle_window(feed);
+		row = high = row_from_tuple(feed->format, saved->high);
+	for (int64 i = 0; i < saved->nrows; i++)
+	{
+		row = row_from_tuple(feed->format, saved->rows[i]);
+		window_set_load(set, row);
+	}
+	if (window == NULL)
+		window = window_set_get(set, row);
+	window_set_end(window, saved->end, high);
+	window->page = feed_page(feed, window);
+}
+
+static void
+restore_windows(Feed *feed, const void *arg)
+{
+	const SavedFeed *saved = arg;
+
+	feed_set_query(feed, saved->query_text);
+	feed->windows->others = WINDOW_COMPLETE;
+	for (int64 i = 0; i < saved->nwindows; i++)
+		restore_window(feed, &saved->windows[i]);
+	feed_settle_windows(feed);
 	feed->loaded = true;
 	feed->applied = saved->lsn;
 	feed->cursor = feed_position->commit.no;
@@ -42,7 +59,7 @@ feed_restore(Feed *feed, const SavedFeed *saved)
 	feed->published_lsn = Max(saved->lsn, saved->last_lsn);
 	feed->announced = true;
 	if (saved->query_text)
-		feed_run_safely(feed, restore_window, saved);
+		feed_run_safely(feed, restore_windows, saved);
 }
 
 void

@@ -170,7 +170,7 @@ feed_answer(RefillAnswer *answer)
 static bool
 is_checking(const Feed *feed)
 {
-	return (feed->ticket != 0 || feed->answer) && feed->refill_limit == 0;
+	return (feed->ticket != 0 || feed->answer) && feed->nreads == 0;
 }
 
 /* Can the feed not go on before a refill worker has answered? */
@@ -187,7 +187,7 @@ is_answer_early(const Feed *feed)
 {
 	if (feed->answer->status == REFILL_CHANGED)
 		return feed->pending > 0;
-	return feed->answer->status == REFILL_DONE && feed->refill_limit > 0 &&
+	return feed->answer->status == REFILL_DONE && feed->nreads > 0 &&
 		feed_position->lsn < feed->answer->view.lsn;
 }
 

@@ -36,6 +36,13 @@ typedef struct TopnQuery
 	int			nvisible;		/* columns of the select list */
 	int			nsort;
 	SortKey    *sort;			/* ORDER BY, then what it lacks of identity */
+	int			ngroups;		/* partition keys, see groups.h; 0: the result
+								 * is of one group */
+	AttrNumber *groups;			/* ... as columns of the row; equal values of
+								 * theirs have equal images */
+	char	  **group_names;
+	SortKey    *group_order;	/* ... in the order in which groups are
+								 * listed */
 	int			nkeys;
 	AttrNumber *keys;			/* identity: columns of the row ... */
 	AttrNumber *key_attnums;	/* ... and of the table */

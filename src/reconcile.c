@@ -61,8 +61,8 @@ static bool equal_keys(const RowFormat *format, const Datum *a,
 typedef struct Reconciler
 {
 	Evaluator  *evaluator;
-	Window	   *read;
-	Window	   *held;
+	WindowSet  *read;
+	WindowSet  *held;
 	unknown_hash *unknowns;
 	uint64		commit_no;		/* of the changes being scanned */
 	uint64		later;			/* the window must go there first; 0: no */
@@ -131,7 +131,7 @@ put_version(Reconciler *reconciler, const Change *change, HeapTuple tuple)
 							table_view(change->table, evaluator->query->relid),
 							tuple, NULL, &row);
 	if (result == EVALUATE_ROW)
-		window_add(reconciler->read, row);
+		window_set_add(reconciler->read, row);
 	return result;
 }
 
@@ -147,7 +147,7 @@ undo_keyless(Reconciler *reconciler, const Change *change)
 					   table_view(change->table, evaluator->query->relid),
 					   change_fill_new(change), NULL, &row) == EVALUATE_ROW)
 	{
-		window_remove(reconciler->read, row);
+		window_set_remove(reconciler->read, row);
 		row_unref(row);
 	}
 	if (change->kind != CHANGE_INSERT)
@@ -164,9 +164,9 @@ undo_keyed(Reconciler *reconciler, const Change *change)
 	if (change->new)
 	{
 		new = copy_key(reconciler, change, change_fill_new(change));
-		row = window_find_key(reconciler->read, new, no_nulls);
+		row = window_set_find_key(reconciler->read, new, no_nulls);
 		if (row)
-			window_remove(reconciler->read, row);
+			window_set_remove(reconciler->read, row);
 	}
 	if (change->old)
 		old = copy_key(reconciler, change, change->old);
@@ -185,7 +185,7 @@ undo_keyed(Reconciler *reconciler, const Change *change)
 		unknown_delete(reconciler->unknowns, old);
 		put_version(reconciler, change, change->old);
 	}
-	else if (window_find_key(reconciler->held, old, no_nulls) == NULL)
+	else if (window_set_find_key(reconciler->held, old, no_nulls) == NULL)
 	{
 		bool		found;
 
@@ -316,8 +316,8 @@ redo(Reconciler *reconciler, const ReadView *view, CommitLog *log, uint64 p)
 }
 
 ReconcileResult
-reconcile(Evaluator *evaluator, Window *read, const ReadView *view,
-		  CommitLog *log, Window *held, uint64 since, uint64 p,
+reconcile(Evaluator *evaluator, WindowSet *read, const ReadView *view,
+		  CommitLog *log, WindowSet *held, uint64 since, uint64 p,
 		  uint64 *later)
 {
 	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext,

@@ -36,14 +36,14 @@ typedef enum ReconcileResult
 } ReconcileResult;
 
 /*
- * Move the rows of read, a window as it was under view, to the position
- * after commit p.  held are the rows before it at p; since is a commit from
+ * Move the rows of read, windows as they were under view, to the position
+ * after commit p.  held are the rows before them at p; since is a commit from
  * which on the log has all changes of the relation.  The log must reach up to
  * view->lsn.  Unless RECONCILED, the contents of read are undefined.
  */
-extern ReconcileResult reconcile(Evaluator *evaluator, Window *read,
+extern ReconcileResult reconcile(Evaluator *evaluator, WindowSet *read,
 								 const ReadView *view, CommitLog *log,
-								 Window *held, uint64 since, uint64 p,
+								 WindowSet *held, uint64 since, uint64 p,
 								 uint64 *later);
 
 #endif							/* LIVE_TOPN_RECONCILE_H */

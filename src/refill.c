@@ -172,7 +172,7 @@ enqueue(RefillPool *pool, RefillJob *job, bool urgent)
 
 uint64
 refill_submit(RefillPool *pool, const SubscriptionRow *row,
-			  const char *known, uint64 limit, MinimalTuple after)
+			  const char *known, int nreads, const RefillRead *reads)
 {
 	MemoryContext caller = MemoryContextSwitchTo(pool->context);
 	RefillJob  *job = make_job(pool, row->owner, row->id);
@@ -192,16 +192,19 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 			pq_sendstring(message, row->args[i]);
 	}
 	pq_sendstring(message, known ? known : "");
-	pq_sendint64(message, limit);
-	if (after)
+	pq_sendint32(message, nreads);
+	for (int i = 0; i < nreads; i++)
 	{
-		pq_sendint32(message, after->t_len);
-		pq_sendbytes(message, (char *) after, after->t_len);
-	}
-	else
-		pq_sendint32(message, -1);
+		MinimalTuple tuple = reads[i].row;
 
-	enqueue(pool, job, after != NULL);
+		pq_sendint64(message, reads[i].limit);
+		pq_sendint32(message, tuple ? (int32) tuple->t_len : -1);
+		if (tuple)
+			pq_sendbytes(message, (char *) tuple, tuple->t_len);
+		pq_sendbyte(message, reads[i].after);
+	}
+
+	enqueue(pool, job, nreads > 0 && reads[0].row != NULL);
 	MemoryContextSwitchTo(caller);
 	return job->ticket;
 }

@@ -15,9 +15,11 @@
  *	int32		number of arguments, then for each a byte, 1 for null, and,
  *				if it is 0, a string
  *	string		the query as text (query_to_text) that the caller knows, or ''
- *	int64		how many rows to read; 0: only to check the query
- *	int32		length of the boundary row, and its bytes as a MinimalTuple;
- *				-1: read from the start
+ *	int32		number of reads; 0: only to check the query; then for each
+ *		int64	how many rows to read
+ *		int32	length of a row, and its bytes as a MinimalTuple; -1: none,
+ *				read all from the start
+ *		byte	1: read the rows after it, in its group; 0: all of its group
  *
  * and is answered by any number of
  *
@@ -53,6 +55,15 @@ extern int	refill_timeout_ms;	/* live_topn.refill_timeout */
 extern bool refill_debug_stops; /* live_topn.debug_refill_stops */
 extern int	refill_debug_delay; /* live_topn.debug_refill_delay */
 
+/* Rows to read. */
+typedef struct RefillRead
+{
+	uint64		limit;
+	MinimalTuple row;			/* NULL: read all from the start */
+	bool		after;			/* read what is after it, in its group; else
+								 * all of its group */
+} RefillRead;
+
 typedef enum RefillStatus
 {
 	REFILL_DONE,
@@ -81,11 +92,11 @@ typedef struct RefillPool RefillPool;
 extern RefillPool *refill_pool_create(MemoryContext parent);
 
 /*
- * Queue a request; returns its ticket.  known and after may be NULL.
+ * Queue a request; returns its ticket.  known may be NULL.
  */
 extern uint64 refill_submit(RefillPool *pool, const SubscriptionRow *row,
-							const char *known, uint64 limit,
-							MinimalTuple after);
+							const char *known, int nreads,
+							const RefillRead *reads);
 
 /*
  * Have a subscription dropped, whose lease has ended.  Nothing comes back.

@@ -48,8 +48,8 @@ typedef struct RefillTask
 {
 	SubscriptionRow row;
 	const char *known;
-	uint64		limit;
-	MinimalTuple after;
+	int			nreads;
+	RefillRead *reads;
 } RefillTask;
 
 /* A destination that sends rows to the database worker. */
@@ -176,7 +176,7 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	catalog_apply_settings(task->row.nsettings, task->row.settings);
 
 	/* a commit is visible before others are told what it invalidates */
-	if (task->limit == 0)
+	if (task->nreads == 0)
 		InvalidateSystemCaches();
 
 	INSTR_TIME_SET_CURRENT(start);
@@ -210,8 +210,9 @@ run_task(RefillTask *task, shm_mq_handle *out)
 		commit_log_memory_kb * (Size) 1024 : SIZE_MAX;
 	initStringInfo(&sender.buffer);
 	flush_rows(&sender);
-	if (task->limit > 0)
-		query_read(query, task->after, task->limit, &sender.pub);
+	for (int i = 0; i < task->nreads; i++)
+		query_read(query, task->reads[i].row, task->reads[i].limit,
+				   &sender.pub);
 	flush_rows(&sender);
 	debug_stop(3);
 
@@ -262,7 +263,6 @@ read_task(StringInfo message)
 {
 	RefillTask *task = palloc0(sizeof(RefillTask));
 	SubscriptionRow *row = &task->row;
-	int			after_len;
 
 	row->owner = pq_getmsgint(message, 4);
 	row->nsettings = pq_getmsgint(message, 4);
@@ -276,12 +276,21 @@ read_task(StringInfo message)
 		if (pq_getmsgbyte(message) == 0)
 			row->args[i] = pstrdup(pq_getmsgrawstring(message));
 	task->known = pstrdup(pq_getmsgrawstring(message));
-	task->limit = pq_getmsgint64(message);
-	after_len = pq_getmsgint(message, 4);
-	if (after_len >= 0)
+	task->nreads = pq_getmsgint(message, 4);
+	task->reads = palloc0(sizeof(RefillRead) * Max(task->nreads, 1));
+	for (int i = 0; i < task->nreads; i++)
 	{
-		task->after = palloc(after_len);
-		memcpy(task->after, pq_getmsgbytes(message, after_len), after_len);
+		RefillRead *read = &task->reads[i];
+		int			len;
+
+		read->limit = pq_getmsgint64(message);
+		len = pq_getmsgint(message, 4);
+		if (len >= 0)
+		{
+			read->row = palloc(len);
+			memcpy(read->row, pq_getmsgbytes(message, len), len);
+		}
+		read->after = pq_getmsgbyte(message);
 	}
 	return task;
 }

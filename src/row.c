@@ -53,19 +53,15 @@ compare_image(Datum x, Datum y, SortSupport ssup)
 	return strcmp(DatumGetCString(x), DatumGetCString(y));
 }
 
-RowFormat *
-row_format(const TopnQuery *query, MemoryContext rows)
+static SortSupportData *
+sort_support(const RowFormat *format, int n, const SortKey *keys)
 {
-	RowFormat  *format = palloc0(sizeof(RowFormat));
+	SortSupportData *result = palloc0(sizeof(SortSupportData) * n);
 
-	format->query = query;
-	format->desc = query_row_desc(query);
-	format->rows = rows;
-	format->sort = palloc0(sizeof(SortSupportData) * query->nsort);
-	for (int i = 0; i < query->nsort; i++)
+	for (int i = 0; i < n; i++)
 	{
-		SortKey    *key = &query->sort[i];
-		SortSupport ssup = &format->sort[i];
+		const SortKey *key = &keys[i];
+		SortSupport ssup = &result[i];
 
 		ssup->ssup_cxt = CurrentMemoryContext;
 		ssup->ssup_collation = key->collation;
@@ -79,6 +75,20 @@ row_format(const TopnQuery *query, MemoryContext rows)
 			ssup->ssup_extra = TupleDescAttr(format->desc, key->attno - 1);
 		}
 	}
+	return result;
+}
+
+RowFormat *
+row_format(const TopnQuery *query, MemoryContext rows)
+{
+	RowFormat  *format = palloc0(sizeof(RowFormat));
+
+	format->query = query;
+	format->desc = query_row_desc(query);
+	format->rows = rows;
+	format->sort = sort_support(format, query->nsort, query->sort);
+	format->group_sort = sort_support(format, query->ngroups,
+									  query->group_order);
 	return format;
 }
 
@@ -159,6 +169,18 @@ row_get(const RowFormat *format, const Row *row, AttrNumber attno,
 	return heap_getattr(&heap, attno, format->desc, isnull);
 }
 
+static int
+compare_column(const RowFormat *format, const Row *a, const Row *b,
+			   SortSupport ssup)
+{
+	bool		anull,
+				bnull;
+	Datum		adatum = row_get(format, a, ssup->ssup_attno, &anull);
+	Datum		bdatum = row_get(format, b, ssup->ssup_attno, &bnull);
+
+	return ApplySortComparator(adatum, anull, bdatum, bnull, ssup);
+}
+
 int
 row_compare_prefix(const RowFormat *format, const Row *a, const Row *b, int n)
 {
@@ -166,15 +188,17 @@ row_compare_prefix(const RowFormat *format, const Row *a, const Row *b, int n)
 
 	result = row_compare_leading(format, a->datum1, a->null1, b);
 	for (int i = 1; result == 0 && i < n; i++)
-	{
-		SortSupport ssup = &format->sort[i];
-		bool		anull,
-					bnull;
-		Datum		adatum = row_get(format, a, ssup->ssup_attno, &anull);
-		Datum		bdatum = row_get(format, b, ssup->ssup_attno, &bnull);
+		result = compare_column(format, a, b, &format->sort[i]);
+	return result;
+}
 
-		result = ApplySortComparator(adatum, anull, bdatum, bnull, ssup);
-	}
+int
+row_compare_groups(const RowFormat *format, const Row *a, const Row *b)
+{
+	int			result = 0;
+
+	for (int i = 0; result == 0 && i < format->query->ngroups; i++)
+		result = compare_column(format, a, b, &format->group_sort[i]);
 	return result;
 }
 
@@ -200,47 +224,47 @@ row_column_equal(const RowFormat *format, const Row *a, const Row *b,
 }
 
 void
-row_get_key(const RowFormat *format, const Row *row, Datum *keys, bool *nulls)
+row_get_columns(const RowFormat *format, const Row *row, int n,
+				const AttrNumber *attnos, Datum *values, bool *nulls)
 {
-	for (int i = 0; i < format->query->nkeys; i++)
-		keys[i] = row_get(format, row, format->query->keys[i], &nulls[i]);
+	for (int i = 0; i < n; i++)
+		values[i] = row_get(format, row, attnos[i], &nulls[i]);
 }
 
 uint32
-row_hash_key(const RowFormat *format, const Datum *keys, const bool *nulls)
+row_hash_columns(const RowFormat *format, int n, const AttrNumber *attnos,
+				 const Datum *values, const bool *nulls)
 {
 	uint32		hash = 0;
 
-	for (int i = 0; i < format->query->nkeys; i++)
+	for (int i = 0; i < n; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(format->desc,
-											  format->query->keys[i] - 1);
+		Form_pg_attribute att = TupleDescAttr(format->desc, attnos[i] - 1);
 
 		hash = pg_rotate_left32(hash, 1);
 		if (!nulls[i])
-			hash ^= att->attbyval ? murmurhash32((uint32) keys[i] ^
-												 (uint32) (keys[i] >> 32)) :
-				datum_image_hash(keys[i], att->attbyval, att->attlen);
+			hash ^= att->attbyval ? murmurhash32((uint32) values[i] ^
+												 (uint32) (values[i] >> 32)) :
+				datum_image_hash(values[i], att->attbyval, att->attlen);
 	}
 	return hash;
 }
 
 bool
-row_key_is(const RowFormat *format, const Row *row, const Datum *keys,
-		   const bool *nulls)
+row_columns_are(const RowFormat *format, const Row *row, int n,
+				const AttrNumber *attnos, const Datum *values,
+				const bool *nulls)
 {
-	for (int i = 0; i < format->query->nkeys; i++)
+	for (int i = 0; i < n; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(format->desc,
-											  format->query->keys[i] - 1);
+		Form_pg_attribute att = TupleDescAttr(format->desc, attnos[i] - 1);
 		bool		isnull;
-		Datum		datum = row_get(format, row, format->query->keys[i],
-									&isnull);
+		Datum		datum = row_get(format, row, attnos[i], &isnull);
 
 		if (isnull != nulls[i])
 			return false;
 		if (!isnull &&
-			!datum_image_eq(datum, keys[i], att->attbyval, att->attlen))
+			!datum_image_eq(datum, values[i], att->attbyval, att->attlen))
 			return false;
 	}
 	return true;

@@ -36,6 +36,7 @@ typedef struct RowFormat
 	const TopnQuery *query;
 	TupleDesc	desc;
 	SortSupportData *sort;		/* query->nsort of them */
+	SortSupportData *group_sort;	/* query->ngroups of them */
 	MemoryContext rows;			/* where rows live */
 } RowFormat;
 
@@ -63,7 +64,7 @@ extern void row_unref(Row *row);
 extern Datum row_get(const RowFormat *format, const Row *row,
 					 AttrNumber attno, bool *isnull);
 
-/* The order of the query, total unless the table is keyless. */
+/* The order within a group, total unless the table is keyless. */
 extern int	row_compare(const RowFormat *format, const Row *a, const Row *b);
 
 /* The same by the first n sort columns only. */
@@ -83,13 +84,68 @@ row_compare_leading(const RowFormat *format, Datum datum, bool isnull,
 extern bool row_column_equal(const RowFormat *format, const Row *a,
 							 const Row *b, AttrNumber attno);
 
+/* Columns of a row; and a hash and a comparison of them as images. */
+extern void row_get_columns(const RowFormat *format, const Row *row, int n,
+							const AttrNumber *attnos, Datum *values,
+							bool *nulls);
+extern uint32 row_hash_columns(const RowFormat *format, int n,
+							   const AttrNumber *attnos, const Datum *values,
+							   const bool *nulls);
+extern bool row_columns_are(const RowFormat *format, const Row *row, int n,
+							const AttrNumber *attnos, const Datum *values,
+							const bool *nulls);
+
 /* The identity of a row; keys has query->nkeys entries. */
-extern void row_get_key(const RowFormat *format, const Row *row,
-						Datum *keys, bool *nulls);
-extern uint32 row_hash_key(const RowFormat *format, const Datum *keys,
-						   const bool *nulls);
-extern bool row_key_is(const RowFormat *format, const Row *row,
-					   const Datum *keys, const bool *nulls);
+static inline void
+row_get_key(const RowFormat *format, const Row *row, Datum *keys, bool *nulls)
+{
+	row_get_columns(format, row, format->query->nkeys, format->query->keys,
+					keys, nulls);
+}
+
+static inline uint32
+row_hash_key(const RowFormat *format, const Datum *keys, const bool *nulls)
+{
+	return row_hash_columns(format, format->query->nkeys, format->query->keys,
+							keys, nulls);
+}
+
+static inline bool
+row_key_is(const RowFormat *format, const Row *row, const Datum *keys,
+		   const bool *nulls)
+{
+	return row_columns_are(format, row, format->query->nkeys,
+						   format->query->keys, keys, nulls);
+}
+
+/* The group of a row; values has query->ngroups entries. */
+static inline void
+row_get_group(const RowFormat *format, const Row *row, Datum *values,
+			  bool *nulls)
+{
+	row_get_columns(format, row, format->query->ngroups,
+					format->query->groups, values, nulls);
+}
+
+static inline uint32
+row_hash_group(const RowFormat *format, const Datum *values,
+			   const bool *nulls)
+{
+	return row_hash_columns(format, format->query->ngroups,
+							format->query->groups, values, nulls);
+}
+
+static inline bool
+row_group_is(const RowFormat *format, const Row *row, const Datum *values,
+			 const bool *nulls)
+{
+	return row_columns_are(format, row, format->query->ngroups,
+						   format->query->groups, values, nulls);
+}
+
+/* The order of the groups of two rows. */
+extern int	row_compare_groups(const RowFormat *format, const Row *a,
+							   const Row *b);
 
 /* Bytes of memory that a row takes. */
 extern Size row_bytes(const Row *row);

@@ -1,10 +1,11 @@
 /*
  * window.h
- *	  An exact stretch of the ordered, filtered relation.
+ *	  Exact stretches of the ordered, filtered relation, one for each group.
  */
 #ifndef LIVE_TOPN_WINDOW_H
 #define LIVE_TOPN_WINDOW_H
 
+#include "lib/ilist.h"
 #include "row.h"
 
 typedef enum WindowEnd
@@ -14,25 +15,58 @@ typedef enum WindowEnd
 	WINDOW_COMPLETE				/* all rows after low */
 } WindowEnd;
 
-struct keymap_hash;
+/* The ranks of the rows that are visible: skip + 1 to end. */
+typedef struct ResultPage
+{
+	uint32		skip;
+	uint32		end;
+} ResultPage;
+
+struct WindowSet;
 
 /*
- * The rows of (low, high] of the relation at some position of the log.
+ * The rows of (low, high] of one group of the relation, at some position of
+ * the log.  There may be very many of these.
+ */
+typedef struct Window
+{
+	struct WindowSet *set;
+	Row		   *root;			/* ordered rows, a treap with sizes */
+	Row		   *low;			/* rows sort after it; NULL: from the start */
+	Row		   *high;			/* boundary if BOUNDED */
+	struct WindowWork *work;	/* NULL: nothing goes on */
+	ResultPage	page;			/* of the result that clients know */
+	WindowEnd	end;
+} Window;
+
+/* How urgently a window needs more rows. */
+typedef enum WindowNeed
+{
+	NEED_NOTHING,
+	NEED_CUSHION,				/* soon */
+	NEED_RESULT					/* its result is not known */
+} WindowNeed;
+
+#define NUM_NEEDS	(NEED_RESULT + 1)
+
+/*
+ * What goes on with a window that is not at rest.
  *
  * Since the last window_settle, before_size rows were held and changes have
  * been applied; removed has the rows that were held then and are not now, and
  * added those that are held now and were not.  A changed row is in both.
  */
-typedef struct Window
+typedef struct WindowWork
 {
-	RowFormat  *format;
-	MemoryContext context;		/* of the arrays */
-	Row		   *root;			/* ordered rows, a treap with sizes */
-	struct keymap_hash *by_key; /* NULL if the table is keyless */
-	Row		   *low;			/* rows sort after it; NULL: from the start */
-	WindowEnd	end;
-	Row		   *high;			/* boundary if BOUNDED */
-	Size		bytes;			/* of the rows held */
+	Window	   *window;
+	Row		   *key;			/* a row of its group, a reference; NULL if
+								 * the set is not grouped */
+	bool		touched;		/* is in set->touched: to be settled */
+	bool		changed;		/* is in set->changed: since it was looked at */
+	WindowNeed	need;			/* is in set->needy[need], unless nothing */
+	dlist_node	touched_node;
+	dlist_node	changed_node;
+	dlist_node	need_node;
 
 	uint32		before_size;
 	int			nremoved;
@@ -41,11 +75,35 @@ typedef struct Window
 	int			nadded;
 	int			maxadded;
 	Row		  **added;
+} WindowWork;
 
-	/* what a lookup in by_key is for, while it runs */
+struct keymap_hash;
+struct groupmap_hash;
+
+/*
+ * The windows of all groups of a query, or its only window.  A group that is
+ * empty and of which all is known has none.
+ */
+typedef struct WindowSet
+{
+	RowFormat  *format;
+	MemoryContext context;		/* of all but the rows */
+	struct keymap_hash *by_key; /* rows by identity; NULL if keyless */
+	struct groupmap_hash *by_group; /* windows; NULL if not grouped */
+	Window	   *only;			/* the window, if not grouped; else NULL */
+	WindowEnd	others;			/* of groups without a window: NOTHING is
+								 * known, or COMPLETE: they are empty */
+	uint64		nrows;			/* held in all windows */
+	Size		bytes;			/* of these rows */
+	Window	   *last;			/* to which a row was added; or NULL */
+	dlist_head	touched;		/* of WindowWork */
+	dlist_head	changed;
+	dlist_head	needy[NUM_NEEDS];
+
+	/* what a lookup is for, while it runs */
 	const Datum *probe_keys;
 	const bool *probe_nulls;
-} Window;
+} WindowSet;
 
 static inline uint32
 window_size(const Window *window)
@@ -53,34 +111,87 @@ window_size(const Window *window)
 	return window->root ? window->root->size : 0;
 }
 
-/* In context, holding nothing: the range is empty. */
-extern Window *window_create(RowFormat *format, MemoryContext context);
-extern void window_free(Window *window);
+/* In context, holding nothing: the ranges are empty. */
+extern WindowSet *window_set_create(RowFormat *format, MemoryContext context);
+extern void window_set_free(WindowSet *set);
 
-/* Does the range cover a row's place? */
-extern bool window_covers(const Window *window, const Row *row);
+/* The window of a row's group, or NULL. */
+extern Window *window_set_find(WindowSet *set, const Row *row);
 
-/* Set the end of the range; takes over the caller's reference on high. */
-extern void window_set_end(Window *window, WindowEnd end, Row *high);
+/* The same by the values of format->query->groups. */
+extern Window *window_set_find_group(WindowSet *set, const Datum *values,
+									 const bool *nulls);
 
-/* Add a row of the range that is not held; takes over the reference. */
-extern void window_add(Window *window, Row *row);
+/* The window of a row's group, made if it is not there. */
+extern Window *window_set_get(WindowSet *set, Row *row);
+
+/* Is it known what is in a row's place? */
+extern bool window_set_covers(WindowSet *set, const Row *row);
+
+/* Is nothing known of the relation? */
+extern bool window_set_is_lost(const WindowSet *set);
+
+/* Is it known that there are no rows? */
+extern bool window_set_is_empty(const WindowSet *set);
+
+/*
+ * Add a row that is not held while a set is made: that is no change.  Takes
+ * over the reference.
+ */
+extern void window_set_load(WindowSet *set, Row *row);
+
+/* Add a row that is covered and not held; takes over the reference. */
+extern void window_set_add(WindowSet *set, Row *row);
 
 /*
  * Remove a row that is held; of a keyless table, one that compares equal.
- * Gives up the window's reference, once settled if the row was held before.
+ * Gives up the reference, once settled if the row was held before.
  */
-extern void window_remove(Window *window, Row *row);
+extern void window_set_remove(WindowSet *set, Row *row);
 
-/* Remove all rows and let the range be empty. */
-extern void window_clear(Window *window);
+/* Remove all rows: there are none (COMPLETE), or nothing is known. */
+extern void window_set_clear(WindowSet *set, WindowEnd end);
+
+/*
+ * Move the rows of another set of the same format and their ranges to the
+ * end of those of this one.  Frees the other set.
+ */
+extern void window_set_append(WindowSet *set, WindowSet *more);
 
 /* The held row with that identity, or NULL; not for keyless tables. */
-extern Row *window_find_key(Window *window, const Datum *keys,
-							const bool *nulls);
+extern Row *window_set_find_key(WindowSet *set, const Datum *keys,
+								const bool *nulls);
 
 /* A held row that compares equal, or NULL. */
-extern Row *window_find_equal(const Window *window, const Row *row);
+extern Row *window_set_find_equal(WindowSet *set, const Row *row);
+
+/* How many windows there are, and all of them in the order of the groups. */
+extern uint64 window_set_count(const WindowSet *set);
+extern Window **window_set_list(const WindowSet *set);
+
+/* Put windows into the order of their groups. */
+extern void window_sort(const WindowSet *set, Window **windows, uint64 n);
+
+/* All of them in no order: start with *position 0, fetch until NULL. */
+extern Window *window_set_next(const WindowSet *set, uint64 *position);
+
+/* Note how urgently a window needs rows. */
+extern void window_set_need(Window *window, WindowNeed need);
+
+/* A window that has changed since it was last returned here, or NULL. */
+extern Window *window_set_next_changed(WindowSet *set);
+
+/* A row of the window's group; NULL if the set is not grouped. */
+extern Row *window_key(const Window *window);
+
+/* Does the range cover the place of a row of the group? */
+extern bool window_covers(const Window *window, const Row *row);
+
+/* The window changes.  key is a row of its group; NULL if it is at work. */
+extern void window_touch(Window *window, Row *key);
+
+/* Set the end of the range; takes over the caller's reference on high. */
+extern void window_set_end(Window *window, WindowEnd end, Row *high);
 
 /*
  * How many held rows sort before a row (held or not) or are equal to it, by
@@ -97,7 +208,10 @@ extern Row *window_nth(const Window *window, uint32 n);
  */
 extern void window_trim(Window *window, uint32 size);
 
-/* Forget what changed: the rows held now are what the next changes change. */
+/*
+ * Forget what changed: the rows held now are what the next changes change.
+ * Frees the window of a group that is known to be empty.
+ */
 extern void window_settle(Window *window);
 
 #endif							/* LIVE_TOPN_WINDOW_H */

@@ -1,0 +1,589 @@
+/*
+ * window_set.c
+ *	  The windows of all groups, and their rows by identity.
+ *
+ * One hash table has the rows of all windows: a change of a row tells its
+ * identity, and perhaps not the group that it was in.  Another one has the
+ * windows by group.  Both are keyed by rows, so that a window costs a few
+ * words and a row its place in the table; whatever else a window needs while
+ * it changes is there only then (WindowWork).
+ */
+#include "postgres.h"
+
+#include "window_private.h"
+
+/* ---- rows by identity ---- */
+
+typedef struct KeyEntry
+{
+	Row		   *row;
+	uint32		hash;
+	char		status;
+} KeyEntry;
+
+static uint32 keymap_hash_row(const WindowSet *set, const Row *row);
+static bool keymap_equal(const WindowSet *set, const Row *a, const Row *b);
+
+/* A NULL key stands for the set's probe. */
+#define SH_PREFIX keymap
+#define SH_ELEMENT_TYPE KeyEntry
+#define SH_KEY_TYPE Row *
+#define SH_KEY row
+#define SH_HASH_KEY(tb, key) keymap_hash_row(tb->private_data, key)
+#define SH_EQUAL(tb, a, b) keymap_equal(tb->private_data, a, b)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, a) a->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static uint32
+keymap_hash_row(const WindowSet *set, const Row *row)
+{
+	Datum		keys[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (row == NULL)
+		return row_hash_key(set->format, set->probe_keys, set->probe_nulls);
+	row_get_key(set->format, row, keys, nulls);
+	return row_hash_key(set->format, keys, nulls);
+}
+
+static bool
+keymap_equal(const WindowSet *set, const Row *a, const Row *b)
+{
+	Datum		keys[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (b == NULL)
+		return row_key_is(set->format, a, set->probe_keys, set->probe_nulls);
+	if (a == NULL)
+		return row_key_is(set->format, b, set->probe_keys, set->probe_nulls);
+	row_get_key(set->format, b, keys, nulls);
+	return row_key_is(set->format, a, keys, nulls);
+}
+
+/* ---- windows by group ---- */
+
+typedef struct GroupEntry
+{
+	Window	   *window;
+	uint32		hash;
+	char		status;
+} GroupEntry;
+
+static uint32 groupmap_hash_window(const WindowSet *set, const Window *window);
+static bool groupmap_equal(const WindowSet *set, const Window *a,
+						   const Window *b);
+
+/* A NULL key stands for the set's probe. */
+#define SH_PREFIX groupmap
+#define SH_ELEMENT_TYPE GroupEntry
+#define SH_KEY_TYPE Window *
+#define SH_KEY window
+#define SH_HASH_KEY(tb, key) groupmap_hash_window(tb->private_data, key)
+#define SH_EQUAL(tb, a, b) groupmap_equal(tb->private_data, a, b)
+#define SH_STORE_HASH
+#define SH_GET_HASH(tb, a) a->hash
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static uint32
+groupmap_hash_window(const WindowSet *set, const Window *window)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (window == NULL)
+		return row_hash_group(set->format, set->probe_keys, set->probe_nulls);
+	row_get_group(set->format, window_key(window), values, nulls);
+	return row_hash_group(set->format, values, nulls);
+}
+
+/* A group has one window. */
+static bool
+groupmap_equal(const WindowSet *set, const Window *a, const Window *b)
+{
+	if (a && b)
+		return a == b;
+	return row_group_is(set->format, window_key(a ? a : b), set->probe_keys,
+						set->probe_nulls);
+}
+
+Row *
+window_key(const Window *window)
+{
+	if (window->set->only)
+		return NULL;
+	if (window->work)
+		return window->work->key;
+	return window->root ? window->root : window->high;
+}
+
+/* ---- sets ---- */
+
+static Window *
+create_window(WindowSet *set, WindowEnd end)
+{
+	Window	   *window = MemoryContextAllocZero(set->context, sizeof(Window));
+
+	window->set = set;
+	window->end = end;
+	return window;
+}
+
+WindowSet *
+window_set_create(RowFormat *format, MemoryContext context)
+{
+	WindowSet  *set = MemoryContextAllocZero(context, sizeof(WindowSet));
+
+	set->format = format;
+	set->context = context;
+	set->others = WINDOW_NOTHING;
+	dlist_init(&set->touched);
+	dlist_init(&set->changed);
+	for (int i = 0; i < NUM_NEEDS; i++)
+		dlist_init(&set->needy[i]);
+	if (!format->query->keyless)
+		set->by_key = keymap_create(context, 2, set);
+	if (format->query->ngroups > 0)
+		set->by_group = groupmap_create(context, 2, set);
+	else
+	{
+		set->only = create_window(set, WINDOW_NOTHING);
+		window_touch(set->only, NULL);
+	}
+	return set;
+}
+
+/* What goes on with a window ends. */
+static void
+end_work(Window *window)
+{
+	WindowWork *work = window->work;
+
+	if (work->need != NEED_NOTHING)
+		dlist_delete(&work->need_node);
+	if (work->touched)
+		dlist_delete(&work->touched_node);
+	if (work->changed)
+		dlist_delete(&work->changed_node);
+	if (work->key)
+		row_unref(work->key);
+	if (work->removed)
+		pfree(work->removed);
+	if (work->added)
+		pfree(work->added);
+	pfree(work);
+	window->work = NULL;
+}
+
+/* One of many windows is at rest again, as nearly all of them are. */
+static void
+end_idle_work(Window *window)
+{
+	WindowWork *work = window->work;
+
+	if (window != window->set->only && work->need == NEED_NOTHING &&
+		!work->touched && !work->changed)
+		end_work(window);
+}
+
+/* The window holds no rows. */
+static void
+free_window(Window *window)
+{
+	Assert(window->root == NULL);
+	if (window->work)
+		end_work(window);
+	if (window->low)
+		row_unref(window->low);
+	if (window->high)
+		row_unref(window->high);
+	if (window->set->last == window)
+		window->set->last = NULL;
+	pfree(window);
+}
+
+void
+window_set_free(WindowSet *set)
+{
+	uint64		position = 0;
+	Window	   *window;
+
+	window_set_clear(set, WINDOW_NOTHING);
+	while (!dlist_is_empty(&set->touched))
+		window_settle(dlist_head_element(WindowWork, touched_node,
+										 &set->touched)->window);
+	while ((window = window_set_next(set, &position)) != NULL)
+		free_window(window);
+	if (set->by_key)
+		keymap_destroy(set->by_key);
+	if (set->by_group)
+		groupmap_destroy(set->by_group);
+	pfree(set);
+}
+
+uint64
+window_set_count(const WindowSet *set)
+{
+	return set->only ? 1 : set->by_group->members;
+}
+
+Window *
+window_set_next(const WindowSet *set, uint64 *position)
+{
+	if (set->only)
+		return (*position)++ == 0 ? set->only : NULL;
+	while (*position < set->by_group->size)
+	{
+		GroupEntry *entry = &set->by_group->data[(*position)++];
+
+		if (entry->status == groupmap_SH_IN_USE)
+			return entry->window;
+	}
+	return NULL;
+}
+
+static int
+compare_windows(const void *a, const void *b, void *format)
+{
+	return row_compare_groups(format, window_key(*(Window *const *) a),
+							  window_key(*(Window *const *) b));
+}
+
+void
+window_sort(const WindowSet *set, Window **windows, uint64 n)
+{
+	qsort_arg(windows, n, sizeof(Window *), compare_windows, set->format);
+}
+
+Window **
+window_set_list(const WindowSet *set)
+{
+	uint64		n = window_set_count(set);
+	Window	  **list = palloc_extended(sizeof(Window *) * Max(n, 1),
+									   MCXT_ALLOC_HUGE);
+	uint64		position = 0;
+
+	for (uint64 i = 0; i < n; i++)
+		list[i] = window_set_next(set, &position);
+	window_sort(set, list, n);
+	return list;
+}
+
+Window *
+window_set_find_group(WindowSet *set, const Datum *values, const bool *nulls)
+{
+	GroupEntry *entry;
+
+	if (set->only)
+		return set->only;
+	set->probe_keys = values;
+	set->probe_nulls = nulls;
+	entry = groupmap_lookup(set->by_group, NULL);
+	return entry ? entry->window : NULL;
+}
+
+Window *
+window_set_find(WindowSet *set, const Row *row)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (set->only)
+		return set->only;
+	row_get_group(set->format, row, values, nulls);
+	return window_set_find_group(set, values, nulls);
+}
+
+Window *
+window_set_get(WindowSet *set, Row *row)
+{
+	Window	   *window = window_set_find(set, row);
+	bool		found;
+
+	if (window)
+		return window;
+	window = create_window(set, set->others);
+	window_touch(window, row);
+	groupmap_insert(set->by_group, window, &found);
+	return window;
+}
+
+bool
+window_set_covers(WindowSet *set, const Row *row)
+{
+	Window	   *window = window_set_find(set, row);
+
+	return window ? window_covers(window, row) :
+		set->others == WINDOW_COMPLETE;
+}
+
+bool
+window_set_is_lost(const WindowSet *set)
+{
+	return (set->only ? set->only->end : set->others) == WINDOW_NOTHING;
+}
+
+bool
+window_set_is_empty(const WindowSet *set)
+{
+	if (set->only)
+		return set->only->end == WINDOW_COMPLETE && set->only->root == NULL;
+	return set->others == WINDOW_COMPLETE && set->by_group->members == 0;
+}
+
+void
+window_set_clear(WindowSet *set, WindowEnd end)
+{
+	uint64		position = 0;
+	Window	   *window;
+
+	Assert(end != WINDOW_BOUNDED);
+	set->others = end;
+	while ((window = window_set_next(set, &position)) != NULL)
+	{
+		window_touch(window, window_key(window));
+		while (window->root)
+			window_set_remove(set, window->root);
+		window_set_end(window, end, NULL);
+	}
+}
+
+void
+window_set_append(WindowSet *set, WindowSet *more)
+{
+	uint64		position = 0;
+	Window	   *window;
+
+	if (more->others == WINDOW_COMPLETE)
+	{
+		/* all is known of what it has no window for */
+		set->others = WINDOW_COMPLETE;
+		while ((window = window_set_next(set, &position)) != NULL)
+		{
+			window_touch(window, window_key(window));
+			window_set_end(window, WINDOW_COMPLETE, NULL);
+		}
+	}
+	position = 0;
+	while ((window = window_set_next(more, &position)) != NULL)
+	{
+		Row		   *key = window_key(window);
+		Window	   *target = set->only ? set->only : window_set_get(set, key);
+
+		window_touch(window, key);	/* the key is kept */
+		window_touch(target, key);
+		while (window->root)
+		{
+			Row		   *row = row_ref(window->root);
+
+			window_set_remove(more, row);
+			window_set_add(set, row);
+		}
+		window_set_end(target, window->end,
+					   window->high ? row_ref(window->high) : NULL);
+	}
+	window_set_free(more);
+}
+
+/* ---- rows in and out ---- */
+
+static void
+remember(MemoryContext context, Row ***array, int *n, int *max, Row *row)
+{
+	if (*n == *max)
+	{
+		*max = Max(4, *max * 2);
+		if (*array)
+			*array = repalloc_huge(*array, sizeof(Row *) * (Size) *max);
+		else
+			*array = MemoryContextAlloc(context, sizeof(Row *) * *max);
+	}
+	(*array)[(*n)++] = row;
+}
+
+static void
+count_in(WindowSet *set, Row *row)
+{
+	bool		found = false;
+
+	set->nrows++;
+	set->bytes += row_bytes(row);
+	if (set->by_key)
+		keymap_insert(set->by_key, row, &found);
+	if (found)
+		elog(ERROR, "row is already in a window");
+}
+
+void
+window_set_load(WindowSet *set, Row *row)
+{
+	Window	   *window = window_set_find(set, row);
+	bool		found;
+
+	if (window)
+		window_insert(window, row);
+	else
+	{
+		window = create_window(set, set->others);
+		window_insert(window, row);
+		groupmap_insert(set->by_group, window, &found);
+	}
+	count_in(set, row);
+}
+
+void
+window_set_add(WindowSet *set, Row *row)
+{
+	Window	   *window = window_set_get(set, row);
+	WindowWork *work;
+
+	window_touch(window, row);
+	work = window->work;
+	window_insert(window, row);
+	count_in(set, row);
+	set->last = window;
+	row->fresh = work->nadded;
+	remember(set->context, &work->added, &work->nadded, &work->maxadded, row);
+}
+
+void
+window_set_remove(WindowSet *set, Row *row)
+{
+	Window	   *window = window_set_find(set, row);
+	WindowWork *work;
+
+	if (window == NULL)
+		elog(ERROR, "row is not in a window");
+	window_touch(window, row);
+	work = window->work;
+	row = window_delete(window, row);
+	if (set->by_key)
+		keymap_delete(set->by_key, row);
+	set->nrows--;
+	set->bytes -= row_bytes(row);
+
+	if (row->fresh >= 0)
+	{
+		Row		   *last = work->added[--work->nadded];
+
+		work->added[row->fresh] = last;
+		last->fresh = row->fresh;
+		row->fresh = -1;
+		row_unref(row);
+	}
+	else
+		remember(set->context, &work->removed, &work->nremoved,
+				 &work->maxremoved, row);
+}
+
+Row *
+window_set_find_key(WindowSet *set, const Datum *keys, const bool *nulls)
+{
+	KeyEntry   *entry;
+
+	if (set->nrows == 0)
+		return NULL;
+	set->probe_keys = keys;
+	set->probe_nulls = nulls;
+	entry = keymap_lookup(set->by_key, NULL);
+	return entry ? entry->row : NULL;
+}
+
+Row *
+window_set_find_equal(WindowSet *set, const Row *row)
+{
+	Window	   *window = window_set_find(set, row);
+
+	return window ? window_find_equal(window, row) : NULL;
+}
+
+/* ---- work ---- */
+
+void
+window_touch(Window *window, Row *key)
+{
+	WindowSet  *set = window->set;
+	WindowWork *work = window->work;
+
+	if (work == NULL)
+	{
+		work = MemoryContextAllocZero(set->context, sizeof(WindowWork));
+		work->window = window;
+		if (set->by_group)
+			work->key = row_ref(key);
+		window->work = work;
+	}
+	if (!work->touched)
+	{
+		work->touched = true;
+		work->before_size = window_size(window);
+		dlist_push_tail(&set->touched, &work->touched_node);
+	}
+	if (!work->changed)
+	{
+		work->changed = true;
+		dlist_push_tail(&set->changed, &work->changed_node);
+	}
+}
+
+Window *
+window_set_next_changed(WindowSet *set)
+{
+	WindowWork *work;
+
+	if (dlist_is_empty(&set->changed))
+		return NULL;
+	work = dlist_container(WindowWork, changed_node,
+						   dlist_pop_head_node(&set->changed));
+	work->changed = false;
+	return work->window;
+}
+
+void
+window_set_need(Window *window, WindowNeed need)
+{
+	WindowWork *work = window->work;
+
+	if (work->need != need)
+	{
+		if (work->need != NEED_NOTHING)
+			dlist_delete(&work->need_node);
+		work->need = need;
+		if (need != NEED_NOTHING)
+			dlist_push_tail(&window->set->needy[need], &work->need_node);
+	}
+	end_idle_work(window);
+}
+
+void
+window_settle(Window *window)
+{
+	WindowSet  *set = window->set;
+	WindowWork *work = window->work;
+
+	if (work == NULL)
+		return;
+	for (int i = 0; i < work->nremoved; i++)
+		row_unref(work->removed[i]);
+	for (int i = 0; i < work->nadded; i++)
+		work->added[i]->fresh = -1;
+	work->nremoved = work->nadded = 0;
+	if (work->touched)
+		dlist_delete(&work->touched_node);
+	work->touched = false;
+
+	if (window != set->only && window->root == NULL &&
+		window->end == set->others && work->need == NEED_NOTHING)
+	{
+		groupmap_delete(set->by_group, window);
+		free_window(window);
+	}
+	else
+		end_idle_work(window);
+}
