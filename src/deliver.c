@@ -458,6 +458,7 @@ deliver_publish(void)
 	{
 		if (stalled)
 			report_end_of_stall();
+		pg_atomic_write_u64(&MyWorkerSlot->published_lsn, XactLastCommitEnd);
 		if (streamed)
 			unflushed = XactLastCommitEnd;
 		foreach(lc, queue)

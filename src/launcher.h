@@ -45,6 +45,9 @@ typedef struct WorkerSlot
 	char		error[WORKER_ERROR_LEN];	/* why it failed, or cannot be
 											 * started */
 
+	/* end of the last commit that published; not before it in a new worker */
+	pg_atomic_uint64 published_lsn;
+
 	/* statistics of the running worker, written by it alone */
 	pg_atomic_uint64 applied_lsn;
 	pg_atomic_uint64 applied_at;	/* commit time of the last applied commit */

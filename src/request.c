@@ -299,6 +299,18 @@ explain_worker(WorkerSlot *worker, XLogRecPtr upto)
 	return NULL;				/* silence the compiler */
 }
 
+/*
+ * The worker publishes without waiting for a disk.  What a client goes on from
+ * must survive a crash, after which other commits may be in a batch of the same
+ * number.  (One that listens begins anew then.)
+ */
+static void
+flush_published(const RequestArgs *args, WorkerSlot *slot)
+{
+	if (args->kind == REQUEST_SNAPSHOT || args->kind == REQUEST_POLL)
+		XLogFlush(pg_atomic_read_u64(&slot->published_lsn));
+}
+
 typedef enum CallResult
 {
 	CALL_ANSWERED,
@@ -340,6 +352,7 @@ call_worker(const RequestArgs *args, int timeout, StringInfo *answer,
 		{
 			case SHM_MQ_SUCCESS:
 				*answer = parse_answer(data, size);
+				flush_published(args, slot);
 				result = CALL_ANSWERED;
 				break;
 			case SHM_MQ_DETACHED:

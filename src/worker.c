@@ -96,8 +96,9 @@ read_catalog(Oid *relid, ReadView *view)
 		view->snapshot.xip =
 			MemoryContextAlloc(context, sizeof(TransactionId) *
 							   Max(snapshot->xcnt, 1));
-		memcpy(view->snapshot.xip, snapshot->xip,
-			   sizeof(TransactionId) * snapshot->xcnt);
+		if (snapshot->xcnt > 0)
+			memcpy(view->snapshot.xip, snapshot->xip,
+				   sizeof(TransactionId) * snapshot->xcnt);
 		view->lsn = request_insert_point();
 		PopActiveSnapshot();
 		table_close(relation, AccessShareLock);

@@ -97,6 +97,7 @@ launcher_shmem_startup(void)
 
 			pg_atomic_init_u32(&slot->waiting, 0);
 			pg_atomic_init_u32(&slot->requests, 0);
+			pg_atomic_init_u64(&slot->published_lsn, 0);
 			pg_atomic_init_u64(&slot->applied_lsn, 0);
 			pg_atomic_init_u64(&slot->applied_at, 0);
 			pg_atomic_init_u64(&slot->commits, 0);

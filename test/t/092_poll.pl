@@ -23,9 +23,12 @@ my $top = 'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 3';
 
 sub subscribe_to
 {
-	my ($name, $query) = @_;
+	my ($name, $query, %options) = @_;
 
-	writer->do(q{SELECT subscribe_topn(?, ?, deliver => 'none', cushion => 2)},
+	writer->do(
+		"SELECT subscribe_topn(?, ?, deliver => 'none', cushion => 2"
+		  . join('', map { ", $_ => '$options{$_}'" } sort keys %options)
+		  . ')',
 		undef, $query // $top, $name);
 	return new_client($name);
 }
@@ -214,6 +217,33 @@ scenario 'poll', 'waiting' => sub {
 	is((grep { @$_ == 2 && $_->[1] eq $all[0][1] } @all) + 0,
 		40, 'a batch wakes all');
 	is((grep { $_->[0] > 50 } @all) + 0, 0, 'at once');
+};
+
+# Commits of the worker wait for no disk, but who polls goes on from what it has.
+scenario 'poll', 'a client goes on after a crash' => sub {
+	$server->set(wal_writer_delay => '10s');
+	base_table();
+	my $client = subscribe_to('p', $top, throttle => '500 ms');
+
+	# the window is saved
+	$server->node->restart;
+	LiveTopn::Scenario::reconnect();
+	for my $round (1 .. 3)
+	{
+		run "UPDATE items SET score = 1000 * $round WHERE id = $round";
+		$client->receive_batch($_)
+		  for batches_after('p', $client->seq, '10 s');
+		is($client->seq, 2 * $round - 1, 'a batch');
+		$server->node->stop('immediate');
+		$server->node->start;
+		LiveTopn::Scenario::reconnect();
+		run "UPDATE items SET score = 1000 * $round + 1 WHERE id = $round";
+		$client->receive_batch($_)
+		  for batches_after('p', $client->seq, '10 s');
+		is($client->seq, 2 * $round, 'the next one');
+		is(join("\n", $client->rows), truth(), 'with what it should have');
+	}
+	$server->set(wal_writer_delay => undef);
 };
 
 scenario 'poll', 'waiting ends otherwise' => sub {
