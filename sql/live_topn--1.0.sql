@@ -20,7 +20,9 @@ CREATE TABLE live_topn.subscription (
 	throttle	interval,
 	lease		interval,
 	settings	text[] NOT NULL,
-	old			boolean NOT NULL
+	old			boolean NOT NULL,
+	"offset"	bigint NOT NULL,
+	"limit"		bigint
 );
 
 ALTER SEQUENCE live_topn.subscription_id_seq
@@ -165,11 +167,11 @@ CREATE FUNCTION @extschema@.topn_move(
 	"offset" bigint DEFAULT NULL,
 	"limit" bigint DEFAULT NULL)
 RETURNS void
-AS 'MODULE_PATHNAME', 'live_topn_not_yet'
+AS 'MODULE_PATHNAME', 'live_topn_move'
 LANGUAGE C;
 
 COMMENT ON FUNCTION @extschema@.topn_move(text, bigint, bigint)
-IS 'slide or resize the result of a subscription';
+IS 'slide or resize the result of a subscription; null leaves a number as it is';
 
 CREATE FUNCTION @extschema@.topn_sync(timeout interval DEFAULT '10 s')
 RETURNS pg_lsn
@@ -184,7 +186,7 @@ IS 'wait until all that was committed before is applied and published';
 CREATE VIEW @extschema@.topn_subscriptions WITH (security_barrier) AS
 SELECT s.name, s.owner, s.query, s.args, s.deliver, s.ranks, s.cushion,
 	s.lease, coalesce(w.state, 'loading') AS state, w.error, s.throttle,
-	s.old
+	s.old, s."offset", s."limit"
 FROM live_topn.subscription s
 	LEFT JOIN live_topn.stats() w ON w.id IS NULL OR w.id = s.id
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');

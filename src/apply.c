@@ -54,6 +54,8 @@ typedef struct CatalogChange
 {
 	SubscriptionRow *old;
 	SubscriptionRow *new;
+	bool		move;			/* nothing but the page is another */
+	bool		seen;			/* by our read of the table */
 } CatalogChange;
 
 static MemoryContext apply_context;
@@ -306,24 +308,58 @@ touch(Feed *feed)
 	MemoryContextSwitchTo(caller);
 }
 
-/* A subscription is made, changed or dropped. */
+/* What the commit has done to a subscription so far, or NULL. */
+static CatalogChange *
+find_catalog_change(int64 id)
+{
+	ListCell   *lc;
+
+	foreach(lc, commit_catalog)
+	{
+		CatalogChange *change = lfirst(lc);
+
+		if (change->new && change->new->id == id)
+			return change;
+	}
+	return NULL;
+}
+
+/*
+ * A subscription is made, changed or dropped.  What our read of the table has
+ * seen was there already; only feeds that are restored to an earlier time
+ * have to move again.
+ */
 static void
-note_catalog_change(Relation relation, HeapTuple old, HeapTuple new)
+note_catalog_change(const Change *change)
 {
 	MemoryContext caller;
-	CatalogChange *change;
+	TupleDesc	desc = change->table->desc;
+	bool		seen = !XLogRecPtrIsInvalid(catalog_view.lsn) &&
+	!XidInMVCCSnapshot(commit_xid, &catalog_view.snapshot);
+	CatalogChange *noted;
+	CatalogChange *before = NULL;
+	HeapTuple	new;
 
-	if (!XLogRecPtrIsInvalid(catalog_view.lsn) &&
-		!XidInMVCCSnapshot(commit_xid, &catalog_view.snapshot))
-		return;					/* was there when we read the table */
-
+	if (seen && change->kind != CHANGE_UPDATE)
+		return;
 	caller = MemoryContextSwitchTo(commit_context);
-	change = palloc0(sizeof(CatalogChange));
-	if (old)
-		change->old = catalog_row(old, RelationGetDescr(relation));
+	noted = palloc0(sizeof(CatalogChange));
+	new = change_fill_new(change);
+	noted->seen = seen;
+	noted->move = change->old && new &&
+		catalog_is_move(change->old, new, desc);
+	if (change->old)
+		noted->old = catalog_row(change->old, desc);
 	if (new)
-		change->new = catalog_row(new, RelationGetDescr(relation));
-	commit_catalog = lappend(commit_catalog, change);
+		noted->new = catalog_row(new, desc);
+
+	/* a commit may move it more than once, and may have made it, too */
+	if (noted->move)
+		before = find_catalog_change(noted->new->id);
+	if (before)
+		before->new = noted->new;
+	else if (noted->move || !seen)
+		commit_catalog = lappend(commit_catalog, noted);
 	MemoryContextSwitchTo(caller);
 }
 
@@ -423,13 +459,8 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 	}
 	look_whether_to_end();
 	watch = find_watch(relation);
-	if (watch->relid == catalog_table)
-	{
-		if (kind != CHANGE_REWRITE)
-			note_catalog_change(relation, old, new);
-		return;
-	}
-	if (watch->routes == NIL && !watch->needs_log && !commit_invisible)
+	if (watch->relid != catalog_table && watch->routes == NIL &&
+		!watch->needs_log && !commit_invisible)
 		return;
 
 	if (watch->table == NULL)
@@ -439,6 +470,12 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 	change.old = old;
 	change.old_is_key = relation->rd_rel->relreplident != REPLICA_IDENTITY_FULL;
 	change.new = new;
+	if (watch->relid == catalog_table)
+	{
+		if (kind != CHANGE_REWRITE)
+			note_catalog_change(&change);
+		return;
+	}
 
 	foreach(lc, watch->routes)
 		route_change(lfirst(lc), &change);
@@ -515,6 +552,8 @@ apply_catalog_change(const CatalogChange *change)
 	int64		seq = 0;
 	bool		announced = false;
 
+	if (change->move)
+		return;
 	if (change->old == NULL && change->new == NULL)
 	{
 		HASH_SEQ_STATUS status;
@@ -650,6 +689,15 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 		recheck_feeds(ninvalidations, invalidations);
 
 	/* all that the commit does to a feed makes one batch */
+	foreach(lc, commit_catalog)
+	{
+		CatalogChange *change = lfirst(lc);
+		Feed	   *feed = change->move ? feed_find(change->new->id) : NULL;
+
+		if (feed && feed_move(feed, change->new->offset, change->new->limit,
+							  change->seen))
+			touch(feed);
+	}
 	foreach(lc, commit_resyncs)
 	{
 		Feed	   *feed = feed_find(*(int64 *) lfirst(lc));

@@ -11,8 +11,10 @@
 #include "catalog/pg_type.h"
 #include "catalog.h"
 #include "commands/extension.h"
+#include "query.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/timestamp.h"
@@ -83,6 +85,8 @@ catalog_row(HeapTuple tuple, TupleDesc desc)
 		row->lease_ms = interval_ms(DatumGetIntervalP(VALUE(lease)));
 	row->nsettings = text_array(VALUE(settings), &row->settings);
 	row->old = DatumGetBool(VALUE(old));
+	row->offset = DatumGetInt64(VALUE(offset));
+	row->limit = IS_NULL(limit) ? NO_LIMIT : DatumGetInt64(VALUE(limit));
 
 #undef VALUE
 #undef IS_NULL
@@ -106,6 +110,30 @@ catalog_copy_row(const SubscriptionRow *row)
 	for (int i = 0; i < row->nsettings; i++)
 		copy->settings[i] = pstrdup(row->settings[i]);
 	return copy;
+}
+
+bool
+catalog_is_move(HeapTuple old, HeapTuple new, TupleDesc desc)
+{
+	for (int i = 0; i < desc->natts; i++)
+	{
+		AttrNumber	attnum = i + 1;
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+		Datum		a,
+					b;
+		bool		anull,
+					bnull;
+
+		if (attnum == Anum_subscription_offset ||
+			attnum == Anum_subscription_limit)
+			continue;
+		a = heap_getattr(old, attnum, desc, &anull);
+		b = heap_getattr(new, attnum, desc, &bnull);
+		if (anull != bnull ||
+			(!anull && !datum_image_eq(a, b, att->attbyval, att->attlen)))
+			return false;
+	}
+	return true;
 }
 
 int64

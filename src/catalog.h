@@ -27,7 +27,9 @@
 #define Anum_subscription_lease		10	/* interval or null */
 #define Anum_subscription_settings	11	/* text[] of name=value */
 #define Anum_subscription_old		12	/* boolean */
-#define Natts_subscription			12
+#define Anum_subscription_offset	13	/* bigint */
+#define Anum_subscription_limit		14	/* bigint or null */
+#define Natts_subscription			14
 
 typedef struct SubscriptionRow
 {
@@ -45,6 +47,8 @@ typedef struct SubscriptionRow
 	int			nsettings;
 	char	  **settings;		/* name=value */
 	bool		old;			/* deltas tell old values, too */
+	int64		offset;			/* at first those of the query */
+	int64		limit;
 } SubscriptionRow;
 
 /* The table's OID by today's catalogs, InvalidOid without the extension. */
@@ -58,6 +62,9 @@ extern SubscriptionRow *catalog_row(HeapTuple tuple, TupleDesc desc);
 
 /* Likewise. */
 extern SubscriptionRow *catalog_copy_row(const SubscriptionRow *row);
+
+/* Do two rows of the table differ in nothing but offset and limit? */
+extern bool catalog_is_move(HeapTuple old, HeapTuple new, TupleDesc desc);
 
 /*
  * Put the settings in force that a subscription was made under, until

@@ -8,6 +8,7 @@
  *	for each subscription:
  *		int64 id, seq, last_lsn
  *		int64 lsn, 0 if there are no windows; then that is all
+ *		int64 offset, limit
  *		query as text: int64 length, bytes
  *		int64 number of windows; for each:
  *			int64 end
@@ -186,6 +187,8 @@ put_feed(CheckpointFile *file, const Feed *feed)
 		return;
 	}
 	put_int(file, apply_position()->lsn);
+	put_int(file, feed->offset);
+	put_int(file, feed->limit);
 	put_bytes(file, feed->query_text, strlen(feed->query_text));
 	put_int(file, window_set_count(feed->windows));
 	while ((window = window_set_next(feed->windows, &position)) != NULL)
@@ -359,6 +362,8 @@ get_feed(CheckpointFile *file)
 	if (lsn == 0)
 		return saved;
 
+	if (!get_int(file, &saved->offset) || !get_int(file, &saved->limit))
+		return NULL;
 	saved->query_text = get_bytes(file);
 	if (saved->query_text == NULL || !get_int(file, &saved->nwindows) ||
 		saved->nwindows < 0 || saved->nwindows > PG_UINT32_MAX)

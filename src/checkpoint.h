@@ -34,6 +34,8 @@ typedef struct SavedFeed
 	/* its windows, if exact at the time; else query_text is NULL */
 	char	   *query_text;
 	XLogRecPtr	lsn;			/* of all records before this */
+	int64		offset;			/* as of then */
+	int64		limit;
 	int64		nwindows;
 	SavedWindow *windows;
 } SavedFeed;

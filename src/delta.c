@@ -293,6 +293,16 @@ count_untouched_after(const Differ *differ, uint32 rank)
 	return n;
 }
 
+/* Of the untouched rows low + 1 to high, those not visible in both lists. */
+static void
+add_unshared(Differ *differ, Places *places, uint32 low, uint32 high)
+{
+	for (uint32 n = low + 1; n <= Min(high, differ->shared_low); n++)
+		delta_add_untouched(differ, places, n);
+	for (uint32 n = Max(low, differ->shared_high) + 1; n <= high; n++)
+		delta_add_untouched(differ, places, n);
+}
+
 /*
  * Rows that are visible in one of the lists only.
  */
@@ -330,12 +340,8 @@ find_leaves_and_enters(Differ *differ)
 			delta_add_place(differ, &differ->enters, NULL, touched->row,
 							0, touched->after);
 	}
-	for (uint32 n = before_low + 1; n <= before_high; n++)
-		if (n <= low || n > high)
-			delta_add_untouched(differ, &differ->leaves, n);
-	for (uint32 n = after_low + 1; n <= after_high; n++)
-		if (n <= low || n > high)
-			delta_add_untouched(differ, &differ->enters, n);
+	add_unshared(differ, &differ->leaves, before_low, before_high);
+	add_unshared(differ, &differ->enters, after_low, after_high);
 
 	qsort(differ->leaves.items, differ->leaves.n, sizeof(Place),
 		  compare_before_descending);

@@ -61,6 +61,33 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
+static void
+set_page(Feed *feed, int64 offset, int64 limit)
+{
+	feed->offset = offset;
+	feed->limit = limit;
+	feed->cushion = feed->row->cushion;
+	if (feed->cushion < 0)
+		feed->cushion = Max(5, Min(limit / 5, INT_MAX / 4));
+	if (feed_needed_rows(feed) == 0)
+		feed->cushion = Max(feed->cushion, 1);
+	if (limit == NO_LIMIT)
+		feed->cushion = 0;
+}
+
+void
+feed_move_page(Feed *feed, int64 offset, int64 limit)
+{
+	uint64		position = 0;
+	Window	   *window;
+
+	set_page(feed, offset, limit);
+	if (feed->windows == NULL)
+		return;
+	while ((window = window_set_next(feed->windows, &position)) != NULL)
+		window_touch(window, window_key(window));
+}
+
 Feed *
 feed_create(const SubscriptionRow *row, bool found)
 {
@@ -76,6 +103,7 @@ feed_create(const SubscriptionRow *row, bool found)
 	feed->context = context;
 	feed->row = catalog_copy_row(row);
 	MemoryContextSetIdentifier(context, feed->row->name);
+	set_page(feed, row->offset, row->limit);
 	feed->published = -1;
 	feed->history = history_create();
 	feed_renew(feed);
@@ -155,6 +183,15 @@ feed_forget_query(Feed *feed)
 }
 
 void
+feed_drop_events(Feed *feed)
+{
+	list_free_deep(feed->events);
+	feed->events = NIL;
+	feed->behind = false;
+	set_page(feed, feed->row->offset, feed->row->limit);
+}
+
+void
 feed_set_query(Feed *feed, const char *text)
 {
 	MemoryContext caller;
@@ -171,13 +208,6 @@ feed_set_query(Feed *feed, const char *text)
 	feed->evaluator = evaluator_create(feed->query, feed->format);
 	feed->batch_format = batch_format(feed->query, feed->format->desc);
 	feed->windows = window_set_create(feed->format, feed->query_context);
-	feed->cushion = feed->row->cushion;
-	if (feed->cushion < 0)
-		feed->cushion = Max(5, Min(feed->query->limit / 5, INT_MAX / 4));
-	if (feed_needed_rows(feed) == 0)
-		feed->cushion = Max(feed->cushion, 1);
-	if (feed->query->limit == NO_LIMIT)
-		feed->cushion = 0;
 	feed->partitioned =
 		get_rel_relkind(feed->query->relid) == RELKIND_PARTITIONED_TABLE;
 	MemoryContextSwitchTo(caller);
@@ -218,13 +248,11 @@ feed_fail(Feed *feed, const char *message)
 	feed->held = false;
 	feed_drop_refill(feed);
 	resolve(feed);
-	list_free_deep(feed->events);
-	feed->events = NIL;
 	route_leave(feed);
+	feed_drop_events(feed);
 	feed->forget = true;
 	feed->loaded = false;
 	feed->lost = false;
-	feed->behind = false;
 	feed->recheck = false;
 	feed->reset = feed->announced;
 	feed->covered = 0;

@@ -27,11 +27,20 @@ typedef struct FeedRead
 	uint64		limit;			/* rows; of all groups: beyond the results */
 } FeedRead;
 
+typedef enum FeedEventKind
+{
+	FEED_RESET,
+	FEED_RELOAD,				/* read all rows again */
+	FEED_MOVE
+} FeedEventKind;
+
 /* What a feed that is behind has to do at a commit, beside its changes. */
 typedef struct FeedEvent
 {
+	FeedEventKind kind;
 	CommitInfo	commit;
-	bool		reload;			/* read all rows again; else reset */
+	int64		offset;			/* MOVE */
+	int64		limit;
 } FeedEvent;
 
 extern int	feed_evaluation_timeout_ms; /* live_topn.evaluation_timeout */
@@ -57,7 +66,7 @@ typedef struct Feed
 	bool		logger;
 
 	MemoryContext context;		/* holds all of this but the rows */
-	SubscriptionRow *row;
+	SubscriptionRow *row;		/* as of the last commit decoded */
 	bool		dropped;		/* freed once its batches are out */
 	bool		unresolved;		/* the changes of its table may be any */
 	int			pending;		/* batches that wait for delivery */
@@ -72,6 +81,9 @@ typedef struct Feed
 	BatchFormat *batch_format;
 	WindowSet  *windows;		/* one, or one for each group */
 	int			cushion;		/* rows, in each of them */
+
+	int64		offset;			/* as of the cursor, see topn_move */
+	int64		limit;
 
 	/*
 	 * A feed that is behind follows the commit log from its cursor; the
@@ -203,6 +215,12 @@ extern bool feed_change(Feed *feed, const Change *change, XLogRecPtr start);
  * need to know.
  */
 extern bool feed_resync(Feed *feed);
+
+/*
+ * A commit that slides or resizes the result; false as above.  With seen, the
+ * row that feed_create was given has it.
+ */
+extern bool feed_move(Feed *feed, int64 offset, int64 limit, bool seen);
 
 /* The end of a commit, if one of these functions has returned true in it. */
 extern void feed_commit(Feed *feed);

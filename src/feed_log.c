@@ -20,7 +20,7 @@
 uint32
 feed_needed_rows(const Feed *feed)
 {
-	return Min(feed->query->offset + feed->query->limit, PG_UINT32_MAX);
+	return Min(feed->offset + feed->limit, PG_UINT32_MAX);
 }
 
 bool
@@ -28,7 +28,7 @@ feed_has_open_ties(const Feed *feed, const Window *window)
 {
 	uint32		needed = feed_needed_rows(feed);
 
-	return feed->query->nties > 0 && feed->query->limit > 0 &&
+	return feed->query->nties > 0 && feed->limit > 0 &&
 		window->end == WINDOW_BOUNDED && window_size(window) >= needed &&
 		row_compare_prefix(feed->format, window_nth(window, needed - 1),
 						   window->high, feed->query->nties) == 0;
@@ -37,7 +37,7 @@ feed_has_open_ties(const Feed *feed, const Window *window)
 bool
 feed_is_too_large(const Feed *feed)
 {
-	return feed->query->limit == NO_LIMIT &&
+	return feed->limit == NO_LIMIT &&
 		(feed->windows->bytes > commit_log_memory_kb * (Size) 1024 ||
 		 feed->windows->nrows > MAX_HELD_ROWS);
 }
@@ -74,11 +74,11 @@ feed_page(const Feed *feed, const Window *window)
 	uint32		size = window_size(window);
 	uint32		needed = feed_needed_rows(feed);
 	ResultPage	page = {
-		.skip = Min(feed->query->offset, size),
+		.skip = Min(feed->offset, size),
 		.end = Min(needed, size)
 	};
 
-	if (feed->query->nties > 0 && feed->query->limit > 0 && size > needed)
+	if (feed->query->nties > 0 && feed->limit > 0 && size > needed)
 		page.end = window_count_upto(window, window_nth(window, needed - 1),
 									 feed->query->nties);
 	return page;
@@ -168,7 +168,20 @@ make_reset(Feed *feed)
 	return batch;
 }
 
-/* The windows with changes of rows, in the order of their groups. */
+/* Does the window show other rows now, or others of its rows? */
+static bool
+shows_change(const Feed *feed, const Window *window)
+{
+	const WindowWork *work = window->work;
+	ResultPage	page;
+
+	if (work->nremoved > 0 || work->nadded > 0)
+		return true;
+	page = feed_page(feed, window);
+	return page.skip != window->page.skip || page.end != window->page.end;
+}
+
+/* The windows with something to tell, in the order of their groups. */
 static Window **
 changed_windows(const Feed *feed, int *n)
 {
@@ -182,7 +195,7 @@ changed_windows(const Feed *feed, int *n)
 	{
 		WindowWork *work = dlist_container(WindowWork, touched_node, iter.cur);
 
-		if (work->nremoved == 0 && work->nadded == 0)
+		if (!shows_change(feed, work->window))
 			continue;
 		if (*n == max)
 		{
@@ -407,16 +420,17 @@ is_late(const Feed *feed)
 }
 
 /* At the last commit decoded, where a feed that is late gets later. */
-static void
-add_event(Feed *feed, bool reload)
+static FeedEvent *
+add_event(Feed *feed, FeedEventKind kind)
 {
 	MemoryContext caller = MemoryContextSwitchTo(feed->context);
-	FeedEvent  *event = palloc(sizeof(FeedEvent));
+	FeedEvent  *event = palloc0(sizeof(FeedEvent));
 
+	event->kind = kind;
 	event->commit = feed_position->commit;
-	event->reload = reload;
 	feed->events = lappend(feed->events, event);
 	MemoryContextSwitchTo(caller);
+	return event;
 }
 
 bool
@@ -426,10 +440,32 @@ feed_resync(Feed *feed)
 		return false;
 	if (feed->loaded && is_late(feed))
 	{
-		add_event(feed, false);
+		add_event(feed, FEED_RESET);
 		return false;
 	}
 	feed->reset = true;
+	return feed->loaded;
+}
+
+bool
+feed_move(Feed *feed, int64 offset, int64 limit, bool seen)
+{
+	if (!seen)
+	{
+		feed->row->offset = offset;
+		feed->row->limit = limit;
+	}
+	if (feed->loaded ? feed_position->commit.start < feed->applied : seen)
+		return false;
+	if (is_late(feed))
+	{
+		FeedEvent  *event = add_event(feed, FEED_MOVE);
+
+		event->offset = offset;
+		event->limit = limit;
+		return false;
+	}
+	feed_move_page(feed, offset, limit);
 	return feed->loaded;
 }
 
@@ -454,8 +490,8 @@ feed_recheck(Feed *feed, bool reload)
 	if (!feed->loaded)
 		return;
 
-	if (reload && feed->behind)
-		add_event(feed, true);
+	if (reload && is_late(feed))
+		add_event(feed, FEED_RELOAD);
 	else if (reload)
 		feed->lost = true;
 
@@ -571,10 +607,18 @@ feed_step(Feed *feed)
 		feed->commit = *info;
 	for (; event && event->commit.no == feed->cursor; event = next_event(feed))
 	{
-		if (event->reload)
-			feed->lost = true;
-		else
-			feed->reset = true;
+		switch (event->kind)
+		{
+			case FEED_RESET:
+				feed->reset = true;
+				break;
+			case FEED_RELOAD:
+				feed->lost = true;
+				break;
+			case FEED_MOVE:
+				feed_move_page(feed, event->offset, event->limit);
+				break;
+		}
 		feed->events = list_delete_first(feed->events);
 		pfree(event);
 	}

@@ -49,6 +49,15 @@ extern void feed_run_safely(Feed *feed,
 							void (*function) (Feed *feed, const void *arg),
 							const void *arg);
 
+/* Show that part of the ordered rows. */
+extern void feed_move_page(Feed *feed, int64 offset, int64 limit);
+
+/*
+ * Forget the commits between the cursor and the last one decoded: the feed
+ * starts anew.
+ */
+extern void feed_drop_events(Feed *feed);
+
 /* ---- feed_log.c ---- */
 
 /* How many rows a window must hold, at least, to know its result. */

@@ -303,7 +303,7 @@ make_read(Feed *feed)
 	if (everything)
 	{
 		while ((window = window_set_next(read, &position)) != NULL)
-			set_read_end(window, feed_needed_rows(feed) + feed->cushion);
+			set_read_end(window, feed->reads[0].limit);
 	}
 	else
 	{
@@ -405,9 +405,7 @@ take_check(Feed *feed)
 		if (feed->query)
 		{
 			feed->reset = feed->announced;
-			feed->behind = false;
-			list_free_deep(feed->events);
-			feed->events = NIL;
+			feed_drop_events(feed);
 		}
 		feed_set_query(feed, text);
 		pfree(text);

@@ -37,6 +37,7 @@ restore_windows(Feed *feed, const void *arg)
 {
 	const SavedFeed *saved = arg;
 
+	feed_move_page(feed, saved->offset, saved->limit);
 	feed_set_query(feed, saved->query_text);
 	feed->windows->others = WINDOW_COMPLETE;
 	for (int64 i = 0; i < saved->nwindows; i++)

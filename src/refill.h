@@ -16,7 +16,7 @@
  *				if it is 0, a string
  *	string		the query as text (query_to_text) that the caller knows, or ''
  *	int32		number of reads; 0: only to check the query; then for each
- *		int64	how many rows to read
+ *		int64	how many rows to read, NO_LIMIT for all that there are
  *		int32	length of a row, and its bytes as a MinimalTuple; -1: none,
  *				read all from the start
  *		byte	1: read the rows after it, in its group; 0: all of its group

@@ -206,7 +206,7 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	sender.pub.rDestroy = sender_nothing;
 	sender.pub.mydest = DestNone;
 	sender.out = out;
-	sender.room = query->limit == NO_LIMIT ?
+	sender.room = task->nreads > 0 && task->reads[0].limit == NO_LIMIT ?
 		commit_log_memory_kb * (Size) 1024 : SIZE_MAX;
 	initStringInfo(&sender.buffer);
 	flush_rows(&sender);

@@ -1,6 +1,6 @@
 /*
  * subscription.c
- *	  SQL functions that make, drop and refresh subscriptions.
+ *	  SQL functions that make, change, drop and refresh subscriptions.
  *
  * A subscription is a row of live_topn.subscription.  Nobody but the owner of
  * the extension has rights on that table; the functions write it in his name
@@ -25,6 +25,7 @@
 #include "message.h"
 #include "miscadmin.h"
 #include "query.h"
+#include "query_check.h"
 #include "replication/message.h"
 #include "setup.h"
 #include "subscription.h"
@@ -40,7 +41,7 @@
 PG_FUNCTION_INFO_V1(live_topn_subscribe);
 PG_FUNCTION_INFO_V1(live_topn_unsubscribe);
 PG_FUNCTION_INFO_V1(live_topn_resync);
-PG_FUNCTION_INFO_V1(live_topn_not_yet);
+PG_FUNCTION_INFO_V1(live_topn_move);
 PG_FUNCTION_INFO_V1(live_topn_subscription_changed);
 
 /* What names in a query and the text of values depend on. */
@@ -88,6 +89,14 @@ is_own_row(HeapTuple tuple)
 	return TransactionIdIsCurrentTransactionId(xmin);
 }
 
+static void pg_attribute_noreturn()
+does_not_exist(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("subscription \"%s\" does not exist", name)));
+}
+
 SubscriptionRow *
 subscription_find(const char *name, bool *own)
 {
@@ -115,9 +124,7 @@ subscription_find(const char *name, bool *own)
 	table_close(rel, AccessShareLock);
 
 	if (row == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("subscription \"%s\" does not exist", name)));
+		does_not_exist(name);
 	if (!has_privs_of_role(GetUserId(), row->owner))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -236,8 +243,11 @@ query_error_callback(void *arg)
 	}
 }
 
-/* Raise an error if the query cannot be subscribed to by the current user. */
-static void
+/*
+ * Analyse a query.  Raises an error if it cannot be subscribed to by the
+ * current user.
+ */
+static TopnQuery *
 check_query(char *query, ArrayType *args)
 {
 	ErrorContextCallback callback;
@@ -248,6 +258,7 @@ check_query(char *query, ArrayType *args)
 	bool	   *nulls = NULL;
 	int			nargs = 0;
 	char	  **texts;
+	TopnQuery  *result;
 
 	if (args != NULL)
 	{
@@ -271,11 +282,12 @@ check_query(char *query, ArrayType *args)
 						   sec_context | SECURITY_RESTRICTED_OPERATION);
 	nestlevel = NewGUCNestLevel();
 
-	(void) query_analyze(query, nargs, texts);
+	result = query_analyze(query, nargs, texts);
 
 	AtEOXact_GUC(false, nestlevel);
 	SetUserIdAndSecContext(userid, sec_context);
 	error_context_stack = callback.previous;
+	return result;
 }
 
 static Datum
@@ -325,12 +337,14 @@ insert_subscription(Oid relid, Datum *values, bool *isnull)
 {
 	static const char *const sql =
 	"INSERT INTO live_topn.subscription (id, name, owner, query, args,"
-	" deliver, ranks, cushion, throttle, lease, settings, old)"
-	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+	" deliver, ranks, cushion, throttle, lease, settings, old, \"offset\","
+	" \"limit\")"
+	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 	" ON CONFLICT ON CONSTRAINT subscription_name_key DO NOTHING";
 	Oid			types[Natts_subscription] = {
 		INT8OID, TEXTOID, REGROLEOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID,
-		INT4OID, INTERVALOID, INTERVALOID, TEXTARRAYOID, BOOLOID
+		INT4OID, INTERVALOID, INTERVALOID, TEXTARRAYOID, BOOLOID, INT8OID,
+		INT8OID
 	};
 	char		nulls[Natts_subscription];
 
@@ -350,6 +364,7 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	char	   *ranks = text_argument(fcinfo, 4, "ranks");
 	Datum		values[Natts_subscription] = {0};
 	bool		nulls[Natts_subscription] = {0};
+	TopnQuery  *analyzed;
 	Oid			relid;
 	Oid			sequence;
 	bool		inserted;
@@ -372,7 +387,7 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("old must not be null")));
-	check_query(query, args);
+	analyzed = check_query(query, args);
 
 	relid = subscription_relid();
 	sequence = subscription_object(relid, "subscription_id_seq");
@@ -396,6 +411,9 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 		VALUE(lease) = PG_GETARG_DATUM(7);
 	VALUE(settings) = current_settings();
 	VALUE(old) = PG_GETARG_DATUM(8);
+	VALUE(offset) = Int64GetDatum(analyzed->offset);
+	IS_NULL(limit) = analyzed->limit == NO_LIMIT;
+	VALUE(limit) = Int64GetDatum(analyzed->limit);
 
 	/* A name of our own making may be taken: try the next number. */
 	do
@@ -432,9 +450,7 @@ live_topn_unsubscribe(PG_FUNCTION_ARGS)
 							   "DELETE FROM live_topn.subscription"
 							   " WHERE id OPERATOR(pg_catalog.=) $1",
 							   1, types, values, NULL, SPI_OK_DELETE) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("subscription \"%s\" does not exist", name)));
+		does_not_exist(name);
 	PG_RETURN_VOID();
 }
 
@@ -452,13 +468,46 @@ live_topn_resync(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* What the interface promises for later. */
+/*
+ * The check comes after the change, to see both numbers whoever else changes
+ * one of them.
+ */
 Datum
-live_topn_not_yet(PG_FUNCTION_ARGS)
+live_topn_move(PG_FUNCTION_ARGS)
 {
-	ereport(ERROR,
-			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-			 errmsg("function %s is not supported yet",
-					get_func_name(fcinfo->flinfo->fn_oid))));
-	PG_RETURN_NULL();
+	char	   *name = text_argument(fcinfo, 0, "name");
+	SubscriptionRow *row = subscription_find(name, NULL);
+	Oid			types[3] = {INT8OID, INT8OID, INT8OID};
+	Datum		values[3] = {Int64GetDatum(row->id)};
+	char		nulls[3] = {' ', ' ', ' '};
+
+	if (PG_ARGISNULL(1) && PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("offset and limit must not both be null")));
+	if (!PG_ARGISNULL(1) && PG_GETARG_INT64(1) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_ROW_COUNT_IN_RESULT_OFFSET_CLAUSE),
+				 errmsg("OFFSET must not be negative")));
+	if (!PG_ARGISNULL(2) && PG_GETARG_INT64(2) < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE),
+				 errmsg("LIMIT must not be negative")));
+	setup_check();
+
+	for (int arg = 1; arg <= 2; arg++)
+	{
+		values[arg] = PG_GETARG_DATUM(arg);
+		nulls[arg] = PG_ARGISNULL(arg) ? 'n' : ' ';
+	}
+	if (execute_as_table_owner(subscription_relid(),
+							   "UPDATE live_topn.subscription"
+							   " SET \"offset\" = COALESCE($2, \"offset\"),"
+							   " \"limit\" = COALESCE($3, \"limit\")"
+							   " WHERE id OPERATOR(pg_catalog.=) $1",
+							   3, types, values, nulls, SPI_OK_UPDATE) == 0)
+		does_not_exist(name);
+	row = subscription_find(name, NULL);
+	check_page(row->offset, row->limit);
+	PG_RETURN_VOID();
 }

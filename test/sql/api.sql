@@ -96,6 +96,36 @@ SELECT subscribe_topn('SELECT id FROM feed WHERE id = $1 LIMIT 1', 'x', '{one}')
 SELECT subscribe_topn('SELECT id FROM feed WHERE id = $1 LIMIT 1', 'x', '{{1},{2}}');
 \echo :LAST_ERROR_SQLSTATE
 
+-- topn_move slides the page, resizes it, or both.
+SELECT subscribe_topn('SELECT id FROM feed ORDER BY score DESC LIMIT 3', 'page');
+SELECT topn_move('page', 1);
+SELECT rows FROM topn_snapshot('page');
+SELECT topn_move('page', "limit" => 1);
+SELECT rows FROM topn_snapshot('page');
+SELECT "offset", "limit" FROM topn_subscriptions WHERE name = 'page';
+SELECT topn_move('page', 0, 3);
+SELECT rows FROM topn_snapshot('page');
+BEGIN;
+SELECT topn_move('page', 4, 4);
+ROLLBACK;
+SELECT "offset", "limit" FROM topn_subscriptions WHERE name = 'page';
+SELECT topn_poll('page', 0)::jsonb - '{lsn,xid,at}'::text[];
+SELECT topn_move('page');
+\echo :LAST_ERROR_SQLSTATE
+SELECT topn_move(NULL, 1);
+\echo :LAST_ERROR_SQLSTATE
+SELECT topn_move('nobody', 1);
+\echo :LAST_ERROR_SQLSTATE
+SELECT topn_move('page', -1);
+\echo :LAST_ERROR_SQLSTATE
+SELECT topn_move('page', 0, -1);
+\echo :LAST_ERROR_SQLSTATE
+SELECT topn_move('page', 999999999);
+\echo :LAST_ERROR_SQLSTATE
+SELECT topn_move('page', 9223372036854775807, 9223372036854775807);
+\echo :LAST_ERROR_SQLSTATE
+SELECT unsubscribe_topn('page');
+
 -- Rows of another type
 SELECT * FROM topn_rows('best') AS (id int);
 \echo :LAST_ERROR_SQLSTATE

@@ -44,6 +44,8 @@ SELECT name FROM topn_stats;
 SET ROLE regress_topn_member;
 SELECT * FROM topn_rows('mine') AS (name text);
 SELECT name FROM topn_subscriptions;
+SELECT topn_move('mine', 1);
+SELECT * FROM topn_rows('mine') AS (name text);
 
 -- and nobody else
 SET ROLE regress_topn_other;
@@ -54,6 +56,8 @@ SELECT rows FROM topn_snapshot('mine');
 SELECT * FROM topn_rows('mine') AS (name text);
 \echo :LAST_ERROR_SQLSTATE
 SELECT topn_resync('mine');
+\echo :LAST_ERROR_SQLSTATE
+SELECT topn_move('mine', 1);
 \echo :LAST_ERROR_SQLSTATE
 SELECT unsubscribe_topn('mine');
 \echo :LAST_ERROR_SQLSTATE

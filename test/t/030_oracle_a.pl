@@ -15,6 +15,7 @@ use FindBin;
 use lib "$FindBin::Bin/../lib";
 
 use PostgreSQL::Test::Utils;
+use List::Util qw(max);
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -77,7 +78,11 @@ sub plan_round
 	$subscribe->() for 1 .. $random->between(1, 4);
 	for (1 .. COMMITS_PER_ROUND)
 	{
-		push @events, { transaction => $generator->transaction };
+		my $transaction = $generator->transaction;
+
+		$transaction = $generator->moving($transaction, @names)
+		  if $random->chance(12);
+		push @events, { transaction => $transaction };
 
 		# come and go while the history goes on
 		if ($random->chance(4))
@@ -205,8 +210,33 @@ sub transact
 
 	$total{ $aborted ? 'aborts' : 'commits' }++;
 	$commits_left--;
+	turn_pages($followed) if $transaction->{moves};
 	check($_, $followed->{$_}, $transaction, \@changed, $aborted)
 	  for sort keys %$followed;
+	$session->client($_)->set_limit($followed->{$_}->limit)
+	  for sort keys %$followed;
+	return;
+}
+
+# What do the subscriptions show now?  No list grows beyond the larger one of
+# the page before and the page after.
+sub turn_pages
+{
+	my ($followed) = @_;
+	my $pages = $writer->selectall_arrayref(
+		'SELECT name, "offset", "limit" FROM topn_subscriptions');
+
+	for my $page (@$pages)
+	{
+		my ($name, $offset, $limit) = @$page;
+		my $query = $followed->{$name};
+
+		next unless $query;
+		$followed->{$name} = $query->on_page($offset, $limit);
+		$session->turn_to($name, $followed->{$name}->truth);
+		$session->client($name)
+		  ->set_limit(max($query->limit, $followed->{$name}->limit));
+	}
 	return;
 }
 

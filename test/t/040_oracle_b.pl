@@ -22,6 +22,7 @@ use FindBin;
 use lib "$FindBin::Bin/../lib";
 
 use POSIX ();
+use List::Util qw(max);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
@@ -145,7 +146,7 @@ sub watch
 	};
 	$session->subscribe(
 		$name, $query->text, %options,
-		limit => $query->limit,
+		limit => max($query->limit, LiveTopn::Generator::MAX_LIMIT),
 		keyless => $query->keyless,
 		truth => $query->truth);
 	my $client = $session->client($name);
@@ -158,7 +159,10 @@ sub write_and_watch
 {
 	my ($session, $generator, $random, $round, $watched) = @_;
 	my %running =
-	  map { start_writer($generator, $round * WRITERS + $_) => 1 } 1 .. WRITERS;
+	  map {
+		start_writer($generator, $round * WRITERS + $_, sort keys %$watched) =>
+		  1
+	  } 1 .. WRITERS;
 	my $other = $server->session;
 
 	while (%running)
@@ -185,10 +189,11 @@ sub write_and_watch
 	return;
 }
 
-# A process with random transactions; deadlocks and the like abort some.
+# A process with random transactions, which move some of the subscriptions now
+# and then; deadlocks and the like abort some.
 sub start_writer
 {
-	my ($generator, $writer_seed) = @_;
+	my ($generator, $writer_seed, @names) = @_;
 	my $pid = fork // die "could not fork: $!";
 
 	return $pid if $pid;
@@ -198,10 +203,11 @@ sub start_writer
 		$generator->{random} = LiveTopn::Random->new($writer_seed);
 		for (1 .. TRANSACTIONS_PER_WRITER)
 		{
-			eval {
-				LiveTopn::Generator::run($connection,
-					$generator->transaction);
-			};
+			my $transaction = $generator->transaction;
+
+			$transaction = $generator->moving($transaction, @names)
+			  if $generator->{random}->chance(6);
+			eval { LiveTopn::Generator::run($connection, $transaction) };
 		}
 		1;
 	};
@@ -213,11 +219,11 @@ sub start_writer
 sub verify
 {
 	my ($session, $generator, $shadow, $watched) = @_;
-	my %query = map {
-		$_ => $dbh->prepare(
-			$watched->{$_}{query}->truth($shadow->copy),
-			{ pg_placeholder_dollaronly => 1 })
-	} keys %$watched;
+	my $prepare = sub {
+		return $dbh->prepare($watched->{ $_[0] }{query}->truth($shadow->copy),
+			{ pg_placeholder_dollaronly => 1 });
+	};
+	my %query = map { $_ => $prepare->($_) } keys %$watched;
 	my $truth = sub {
 		return [
 			map { LiveTopn::Query::entry($_->[0]) }
@@ -247,6 +253,15 @@ sub verify
 		push @trace, "commit of $commit->{xid} at $commit->{lsn}",
 		  map { "  $_" } @{ $commit->{changes} };
 		$shadow->replay($commit);
+		for my $name (grep { $watched->{$_} } keys %{ $commit->{moves} })
+		{
+			my @page = @{ $commit->{moves}{$name} };
+
+			push @trace, "  $name is moved to " . join ', ', map { $_ // 'ALL' } @page;
+			$watched->{$name}{query} =
+			  $watched->{$name}{query}->on_page(@page);
+			$query{$name} = $prepare->($name);
+		}
 		for my $name (@names)
 		{
 			my $result = $truth->($name);

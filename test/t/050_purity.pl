@@ -13,6 +13,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::Bin/../lib";
 
+use List::Util qw(max);
 use Test::More;
 
 use LiveTopn::Generator;
@@ -101,13 +102,18 @@ sub play
 			old => $i < 2 ? 1 : 0,
 			cushion => $variant{cushion},
 			args => $query->args,
-			limit => $query->limit,
+			limit => max($query->limit, LiveTopn::Generator::MAX_LIMIT),
 			keyless => $query->keyless,
 			truth => $query->truth);
 	}
 	for my $n (1 .. TRANSACTIONS)
 	{
-		eval { LiveTopn::Generator::run($writer, $generator->transaction) };
+		my $transaction = $generator->transaction;
+
+		$transaction =
+		  $generator->moving($transaction, map { "p$_" } 0 .. $#queries)
+		  if $random->chance(12);
+		eval { LiveTopn::Generator::run($writer, $transaction) };
 		$server->restart_worker($database)
 		  if $variant{restarts}
 		  && $n % int(TRANSACTIONS / ($variant{restarts} + 1)) == 0;
@@ -117,6 +123,11 @@ sub play
 	my @batches;
 	for my $i (0 .. $#queries)
 	{
+		my @page = $writer->selectrow_array(
+			'SELECT "offset", "limit" FROM topn_subscriptions WHERE name = ?',
+			undef, "p$i");
+
+		$session->turn_to("p$i", $queries[$i]->on_page(@page)->truth);
 		my $difference = LiveTopn::Session::describe_difference(
 			'query',
 			[ map { LiveTopn::Query::entry($_)->{row} } $session->truth("p$i") ],

@@ -1,6 +1,6 @@
 # Checkpoint and replay: what clients see when workers and servers go down.
 #
-# Writers write, the worker or the server is ended at random moments, and
+# Writers write and move the pages, the worker or the server is ended at random moments, and
 # LiveTopn::Shadow replays the history afterwards: each commit that changed
 # the result has its batch, with its xid and the end of its commit record, and
 # each batch was published once.
@@ -36,6 +36,7 @@ my $server = LiveTopn::Server->start('checkpoint',
 use_server($server);
 
 my $items = 60;
+my $rows = 5;    # of a result, at most
 my %query = (
 	best => 'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 4',
 	odd => 'SELECT id, score, body FROM items WHERE score % 2 = 1
@@ -71,7 +72,13 @@ sub start_writer
 			my $id = $own->between(1, $items);
 			my $score = $own->between(1, 50);
 
-			if ($own->chance(20))
+			if ($own->chance(2))
+			{
+				$dbh->do('SELECT topn_move(?, ?, ?)', undef,
+					$own->pick(sort keys %query),
+					$own->between(0, 8), $own->between(0, $rows));
+			}
+			elsif ($own->chance(20))
 			{
 				$dbh->do('DELETE FROM items WHERE id = ?', undef, $id);
 			}
@@ -143,17 +150,26 @@ sub compare_with_history
 	my ($name, $shadow, $commits, $batches, $start, %options) = @_;
 	my @batches = @$batches;
 	my $text = $query{$name} =~ s/\bitems\b/$shadow->{copy}/r;
-	my $query =
-	  writer->prepare("SELECT row_to_json(q)::text FROM ($text) q");
+	my $query;
+	my $prepare = sub {
+		$query =
+		  writer->prepare("SELECT row_to_json(q)::text FROM ($text) q");
+	};
 	my $truth =
 	  sub { return join "\n", @{ writer->selectcol_arrayref($query) }; };
 	my $shown = $start;
 	my $before = $start;
 	my $compared = 0;
 
+	$prepare->();
 	for my $commit (@$commits)
 	{
 		$shadow->replay($commit);
+		if (my $page = $commit->{moves}{$name})
+		{
+			$text =~ s/LIMIT .*/LIMIT $page->[1] OFFSET $page->[0]/s;
+			$prepare->();
+		}
 		my $after = $truth->();
 
 		# a reset can be at any position; it shows what the last commit made
@@ -233,7 +249,7 @@ for my $identity (qw(FULL DEFAULT))
 {
 	scenario 'replay', "a client stays connected, identity $identity" => sub {
 		create_items($identity);
-		subscribe $_ => $query{$_} for sort keys %query;
+		subscribe $_ => $query{$_}, limit => $rows for sort keys %query;
 		my $shadow = LiveTopn::Shadow->new(
 			dbh => writer,
 			table => 'items',
@@ -277,7 +293,7 @@ for my $identity (qw(FULL DEFAULT))
 		for my $name (sort keys %query)
 		{
 			$client{$name} =
-			  LiveTopn::Client->new(name => $name, limit => 4);
+			  LiveTopn::Client->new(name => $name, limit => $rows);
 			$client{$name}->start(
 				writer->selectrow_array(
 					'SELECT seq, lsn, rows FROM topn_snapshot(?)',

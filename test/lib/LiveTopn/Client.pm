@@ -119,6 +119,16 @@ sub receive_batch
 	return $batch;
 }
 
+# The result may have so many rows from now on, and batches do not exceed that
+# on the way.
+sub set_limit
+{
+	my ($self, $limit) = @_;
+
+	$self->{limit} = $limit;
+	return;
+}
+
 # The result: a list of entries { key, row }, each JSON text.
 sub entries { return @{ $_[0]{list} }; }
 sub start_entries { return @{ $_[0]{start_list} }; }

@@ -37,6 +37,9 @@ no warnings 'qw';
 
 use LiveTopn::Query;
 
+# No result has more rows, unless WITH TIES.
+use constant MAX_LIMIT => 20;
+
 # Types: a domain of values; expressions over a column %c which can be selected
 # and, where sort is set, ordered by; conditions beyond the usual comparisons.
 my %types = (
@@ -427,6 +430,27 @@ sub transaction
 	return { steps => \@steps, commit => $random->chance(90) };
 }
 
+# The same transaction, in which some of the subscriptions are moved as well.
+sub moving
+{
+	my ($self, $transaction, @names) = @_;
+	my $random = $self->{random};
+	my @steps = $random->chance(60) ? @{ $transaction->{steps} } : ();
+
+	for (1 .. $random->pick(1, 1, 1, 2))
+	{
+		my @page = map { $_ // 'NULL' } $random->pick(undef, 0 .. 6, 10, 25),
+		  $random->pick(undef, 0 .. 5, 8, 13, MAX_LIMIT);
+
+		$page[ $random->below(2) ] = 1 if "@page" eq 'NULL NULL';
+		splice @steps, $random->below(@steps + 1), 0,
+		  { sql => "SELECT topn_move('"
+			  . $random->pick(@names)
+			  . "', $page[0], $page[1])" };
+	}
+	return { steps => \@steps, commit => $transaction->{commit}, moves => 1 };
+}
+
 # Run a transaction.  Returns the keys it changed if it was a single change,
 # an empty list otherwise; dies if it failed, after rolling it back.
 sub run
@@ -713,7 +737,7 @@ sub query
 	my $limit =
 	  !$ties && $random->chance(12)
 	  ? $random->pick('', 'LIMIT ALL', 'LIMIT NULL')
-	  : $random->pick(1 .. 5, 8, 13, 20);
+	  : $random->pick(1 .. 5, 8, 13, MAX_LIMIT);
 	my $where = $random->chance(65) ? $self->_condition(\@args) : undef;
 	my @list =
 	  defined $select[0][0]

@@ -23,6 +23,14 @@ sub new
 	return bless { offset => 0, %args }, $class;
 }
 
+# The query after topn_move; undef is no limit.
+sub on_page
+{
+	my ($self, $offset, $limit) = @_;
+	return bless { %$self, offset => $offset, limit => $limit // '' },
+	  ref $self;
+}
+
 # No result is larger.
 sub limit { return $_[0]{ties} || !$_[0]->has_limit ? 1_000_000 : $_[0]{limit}; }
 sub has_limit { return $_[0]{limit} =~ /^[0-9]+$/; }

@@ -120,6 +120,17 @@ sub forget
 	return;
 }
 
+# A subscription shows another part of its query now (topn_move); truth as for
+# subscribe.
+sub turn_to
+{
+	my ($self, $name, $truth) = @_;
+
+	$self->{queries}{$name} = $truth;
+	delete $self->{truth}{$name};
+	return;
+}
+
 # (seq, lsn, rows), rows as JSON.
 sub snapshot
 {

@@ -56,9 +56,10 @@ sub drop
 	return;
 }
 
-# The commits that concern the table since the object was made, or since the
-# last call: a list of { xid, lsn, changes }.  lsn is the end of the commit
-# record.
+# The commits that concern the table, or have moved a subscription, since the
+# object was made, or since the last call: a list of { xid, lsn, changes,
+# moves }.  lsn is the end of the commit record, moves a hash of [offset, limit]
+# by name, where undef is no limit.
 sub commits
 {
 	my ($self) = @_;
@@ -66,7 +67,7 @@ sub commits
 		"SELECT lsn, xid, data FROM pg_logical_slot_get_changes(?, NULL, NULL,
 			'include-xids', 'off', 'skip-empty-xacts', 'on')",
 		undef, SLOT);
-	my (@commits, @changes);
+	my (@commits, @changes, %moves);
 
 	for my $line (@$lines)
 	{
@@ -74,9 +75,23 @@ sub commits
 
 		if ($data eq 'COMMIT')
 		{
-			push @commits, { xid => $xid, lsn => $lsn, changes => [@changes] }
-			  if @changes;
-			@changes = ();
+			push @commits,
+			  {
+				xid => $xid,
+				lsn => $lsn,
+				changes => [@changes],
+				moves => {%moves}
+			  } if @changes || %moves;
+			@changes = %moves = ();
+		}
+		elsif ($data =~ /^table live_topn\.subscription: UPDATE: .* new-tuple:(.*)\z/s)
+		{
+			my $text = $1;
+			my $tuple = _tuple(\$text);
+			my ($name, @page) =
+			  map { /^'(.*)'\z/ ? $1 : undef } @$tuple{qw(name offset limit)};
+
+			$moves{$name} = \@page;
 		}
 		elsif ($data =~ /^table .*?: TRUNCATE:/
 			|| $data =~ /^table public\.$self->{table}(?:_[0-9]+)?: /)
