@@ -158,10 +158,12 @@ can_answer(Request *request)
 		return feed_all_current();
 
 	feed = feed_find(request->args.id);
-	if (feed == NULL || feed->error)
+	if (feed == NULL)
 		return true;
 	if (!feed_is_current(feed))
 		return false;
+	if (feed->error)
+		return true;
 	if (request->args.kind == REQUEST_SNAPSHOT)
 	{
 		/* what clients read goes with the last batch */

@@ -343,8 +343,11 @@ feed_state(const Feed *feed)
 bool
 feed_is_current(const Feed *feed)
 {
+	/* what was committed since may have ended the error */
 	if (feed->error)
-		return true;
+		return !feed->recheck &&
+			(feed->forget || feed->query == NULL) &&
+			feed->ticket == 0 && feed->answer == NULL;
 	if (!feed->loaded || (feed->covered > 0 && !feed->held) || feed->recheck ||
 		((feed->ticket != 0 || feed->answer) && feed->nreads == 0))
 		return false;

@@ -266,7 +266,10 @@ extern void feed_renew(Feed *feed);
 /* Have subscriptions dropped whose lease has ended. */
 extern void feed_end_leases(void);
 
-/* Has all up to the position been applied?  A feed in error does not count. */
+/*
+ * Has all up to the position been applied?  A feed in error has, unless it is
+ * being looked at.
+ */
 extern bool feed_is_current(const Feed *feed);
 
 extern bool feed_all_current(void);

@@ -243,7 +243,6 @@ change 'the table is dropped, and made again' => sub {
 	in_error s => qr/relation "items" does not exist/;
 	run 'CREATE TABLE items (id int PRIMARY KEY, score int)',
 	  'INSERT INTO items VALUES (1, 7)';
-	wait_for_state s => 'live';
 	right 's';
 	is(resets('s'), 1, 'by a reset');
 
@@ -454,7 +453,6 @@ change 'rights are revoked and granted' => sub {
 
 	$his->dbh->disconnect;
 	run 'GRANT SELECT ON items TO readers';
-	wait_for_state s => 'live';
 	run 'REASSIGN OWNED BY reader TO CURRENT_USER', 'DROP OWNED BY reader',
 	  'DROP ROLE reader';
 	in_error s => qr/role.*does not exist/;
