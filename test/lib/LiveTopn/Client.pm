@@ -104,6 +104,10 @@ sub receive
 sub receive_batch
 {
 	my ($self, $json) = @_;
+
+	# what the snapshot has may be of another time, with other columns
+	return if defined $self->{list} && _seq($json) <= $self->{start_seq};
+
 	my $batch = $self->_read_batch($json);
 
 	if (!defined $self->{list})
@@ -114,9 +118,16 @@ sub receive_batch
 		$self->start($batch->{seq}, $batch->{lsn}, $delta->{rows});
 		return $batch;
 	}
-	return if $batch->{seq} <= $self->{start_seq};
 	$self->_accept($batch);
 	return $batch;
+}
+
+sub _seq
+{
+	my ($json) = @_;
+	my ($seq) = grep { $_->[0] eq 'seq' } @{ json_object($json) };
+
+	return $seq->[1];
 }
 
 # The result may have so many rows from now on, and batches do not exceed that
