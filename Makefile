@@ -47,6 +47,7 @@ OBJS = \
 	src/history.o \
 	src/output_plugin.o \
 	src/checkpoint.o \
+	src/checkpoint_file.o \
 	src/answer.o \
 	src/worker.o
 

@@ -647,6 +647,8 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 		bool		table = query &&
 			invalidation_concerns_table(&invalidation, query);
 
+		if (feed_has_applied(feed))
+			continue;
 		if (table || invalidation.names ||
 			(query && invalidation_concerns_query(&invalidation, query)) ||
 			(feed->error && invalidation_concerns_error(&invalidation)))
@@ -742,6 +744,7 @@ XLogRecPtr
 apply_restart_lsn(void)
 {
 	LoggedCommit *first = commit_log_get(log, 0);
+	XLogRecPtr	lsn = feed_exact_lsn_of_all();
 
-	return first ? first->info.start : position.lsn;
+	return first ? Min(first->info.start, lsn) : lsn;
 }

@@ -2,19 +2,16 @@
  * checkpoint.c
  *	  Windows saved and restored.
  *
- * A file per database, live_topn/<oid> in the data directory:
+ * A file per database, live_topn/<oid> in the data directory, that begins with
+ * a header of one sector, which checkpoint_move writes again in place.  A
+ * record for each subscription follows (put_feed).  What is not up to date is
+ * found in WAL, from the slot's position on, so that each record may be as of
+ * another time.
  *
- *	Header (one sector, written again in place by checkpoint_move)
- *	for each subscription:
- *		int64 id, seq, last_lsn
- *		int64 lsn, 0 if there are no windows; then that is all
- *		int64 offset, limit
- *		query as text: int64 length, bytes
- *		int64 number of windows; for each:
- *			int64 end
- *			boundary, if end says so: int64 length, bytes of a MinimalTuple
- *			int64 number of rows; each: int64 length, bytes of a MinimalTuple
- *	uint32 CRC-32C of all that follows the header
+ * A first result is known to clients long before the next checkpoint, and
+ * cannot be found again in WAL.  So its window is appended to the file before
+ * it is published; of the records of a subscription the last one counts.  The
+ * end of the file may be torn, where nothing was published yet.
  *
  * The file is made durable before the slot is moved, so that WAL from what is
  * saved on is there.  The other way round, a slot that has been moved beyond
@@ -23,27 +20,25 @@
  */
 #include "postgres.h"
 
-#include <sys/stat.h>
+#include <fcntl.h>
 #include <unistd.h>
 
-#include "access/htup_details.h"
 #include "access/xlog.h"
 #include "apply.h"
 #include "catalog/pg_collation.h"
 #include "checkpoint.h"
+#include "checkpoint_file.h"
 #include "common/hashfn.h"
 #include "deliver.h"
 #include "miscadmin.h"
-#include "port/pg_crc32c.h"
-#include "storage/fd.h"
 #include "utils/memutils.h"
 #include "utils/pg_locale.h"
 
 #define CHECKPOINT_MAGIC		0x6c74706e
-#define CHECKPOINT_VERSION		2
+#define CHECKPOINT_VERSION		3
 #define HEADER_SIZE				512
 
-int			checkpoint_interval_s = 60;
+int			checkpoint_interval_ms = 60000;
 
 typedef struct CheckpointHeader
 {
@@ -57,13 +52,12 @@ typedef struct CheckpointHeader
 	pg_crc32c	crc;			/* of the fields above */
 } CheckpointHeader;
 
-/* A file that is written or read, with the checksum so far. */
-typedef struct CheckpointFile
-{
-	FILE	   *file;
-	pg_crc32c	crc;
-	int			error;			/* of the first write that failed */
-} CheckpointFile;
+/* Where to append records to the file; 0: it is of no use. */
+static off_t file_end;
+
+/* Records that are being appended. */
+static FileWriter appender;
+static bool appending;
 
 static void
 checkpoint_path(char *path, Oid dboid)
@@ -120,79 +114,95 @@ header_is_valid(const CheckpointHeader *header)
 	return memcmp(header, &expected, sizeof(CheckpointHeader)) == 0;
 }
 
-/* Always false. */
-static bool
-file_warning(const char *what, const char *path)
-{
-	ereport(WARNING,
-			(errcode_for_file_access(),
-			 errmsg("could not %s file \"%s\": %m", what, path)));
-	return false;
-}
-
 /* ---- writing ---- */
 
 static void
-put(CheckpointFile *file, const void *data, Size size)
+put_rows(FileWriter *writer, Row **rows, uint32 n)
 {
-	COMP_CRC32C(file->crc, data, size);
-	if (file->error == 0 && fwrite(data, 1, size, file->file) != size)
-		file->error = errno;
+	writer_put_int(writer, n);
+	for (uint32 i = 0; i < n; i++)
+		writer_put_tuple(writer, RowTuple(rows[i]));
 }
 
+/*
+ *	int64 1 and the key, if there is nothing else that tells the group; or 0
+ *	int64 end; boundary, if it is WINDOW_BOUNDED
+ *	int64 skip, end of the page
+ *	rows kept, removed, added: int64 number, then each
+ */
 static void
-put_int(CheckpointFile *file, int64 value)
+put_window(FileWriter *writer, const Window *window)
 {
-	put(file, &value, sizeof(value));
-}
+	const WindowWork *work = window->work;
+	uint32		n = window_size(window);
+	uint32		nadded = work ? work->nadded : 0;
+	Row		   *key = n == 0 ? window_key(window) : NULL;
 
-static void
-put_bytes(CheckpointFile *file, const void *data, Size size)
-{
-	put_int(file, size);
-	put(file, data, size);
-}
-
-static void
-put_tuple(CheckpointFile *file, MinimalTuple tuple)
-{
-	put_bytes(file, tuple, tuple->t_len);
-}
-
-static void
-put_window(CheckpointFile *file, const Window *window)
-{
-	uint32		size = window_size(window);
-
-	put_int(file, window->end);
+	writer_put_int(writer, key != NULL);
+	if (key)
+		writer_put_tuple(writer, RowTuple(key));
+	writer_put_int(writer, window->end);
 	if (window->end == WINDOW_BOUNDED)
-		put_tuple(file, RowTuple(window->high));
-	put_int(file, size);
-	for (uint32 i = 0; i < size; i++)
-		put_tuple(file, RowTuple(window_nth(window, i)));
+		writer_put_tuple(writer, RowTuple(window->high));
+	writer_put_int(writer, window->page.skip);
+	writer_put_int(writer, window->page.end);
+	writer_put_int(writer, n - nadded);
+	for (uint32 i = 0; i < n; i++)
+	{
+		Row		   *row = window_nth(window, i);
+
+		if (row->fresh < 0)
+			writer_put_tuple(writer, RowTuple(row));
+	}
+	put_rows(writer, work ? work->removed : NULL, work ? work->nremoved : 0);
+	put_rows(writer, work ? work->added : NULL, nadded);
 }
 
+/*
+ *	int64 id, seq, last_lsn
+ *	int64 lsn, 0 if there are no windows; then that is all
+ *	query as text
+ *	int64 offset, limit
+ *	int64 others; number of windows, each
+ *	int64 reset, recheck, number of unseen xids, each
+ *	int64 covered, from, commit: xid, start, lsn, time
+ */
 static void
-put_feed(CheckpointFile *file, const Feed *feed)
+put_feed(FileWriter *writer, const Feed *feed)
 {
 	uint64		position = 0;
 	Window	   *window;
+	ListCell   *lc;
 
-	put_int(file, feed->id);
-	put_int(file, feed->seq);
-	put_int(file, feed->last_lsn);
-	if (feed->error || feed->forget || feed->held || !feed_is_current(feed))
+	writer_begin_record(writer);
+	writer_put_int(writer, feed->id);
+	writer_put_int(writer, feed->seq);
+	writer_put_int(writer, feed->last_lsn);
+	if (!feed->loaded || feed->error || feed->forget)
+		writer_put_int(writer, 0);
+	else
 	{
-		put_int(file, 0);
-		return;
+		writer_put_int(writer, feed_exact_lsn(feed));
+		writer_put_bytes(writer, feed->query_text, strlen(feed->query_text));
+		writer_put_int(writer, feed->offset);
+		writer_put_int(writer, feed->limit);
+		writer_put_int(writer, feed->windows->others);
+		writer_put_int(writer, window_set_count(feed->windows));
+		while ((window = window_set_next(feed->windows, &position)) != NULL)
+			put_window(writer, window);
+		writer_put_int(writer, feed->reset);
+		writer_put_int(writer, feed->recheck || feed_is_checking(feed));
+		writer_put_int(writer, list_length(feed->unseen));
+		foreach(lc, feed->unseen)
+			writer_put_int(writer, lfirst_oid(lc));
+		writer_put_int(writer, feed->covered);
+		writer_put_int(writer, feed->from);
+		writer_put_int(writer, feed->commit.xid);
+		writer_put_int(writer, feed->commit.start);
+		writer_put_int(writer, feed->commit.lsn);
+		writer_put_int(writer, feed->commit.time);
 	}
-	put_int(file, apply_position()->lsn);
-	put_int(file, feed->offset);
-	put_int(file, feed->limit);
-	put_bytes(file, feed->query_text, strlen(feed->query_text));
-	put_int(file, window_set_count(feed->windows));
-	while ((window = window_set_next(feed->windows, &position)) != NULL)
-		put_window(file, window);
+	writer_end_record(writer);
 }
 
 /* Only what clients may know is worth saving. */
@@ -210,24 +220,30 @@ count_feeds(void)
 }
 
 static void
-put_all(CheckpointFile *file, XLogRecPtr restart)
+put_all(FileWriter *writer, XLogRecPtr restart)
 {
 	char		sector[HEADER_SIZE] = {0};
-	pg_crc32c	crc;
 	HASH_SEQ_STATUS status;
 	Feed	   *feed;
 
 	fill_header((CheckpointHeader *) sector, restart, count_feeds(),
 				collation_versions());
-	put(file, sector, HEADER_SIZE);
-	INIT_CRC32C(file->crc);
+	writer_begin_record(writer);
+	writer_put(writer, sector, HEADER_SIZE);
 	feed_scan(&status);
 	while ((feed = feed_scan_next(&status)) != NULL)
 		if (feed->announced)
-			put_feed(file, feed);
-	crc = file->crc;
-	FIN_CRC32C(crc);
-	put(file, &crc, sizeof(crc));
+			put_feed(writer, feed);
+}
+
+/* Append no more to the file that is there. */
+static void
+end_appending(void)
+{
+	if (appending)
+		FileClose(appender.file);
+	appending = false;
+	file_end = 0;
 }
 
 bool
@@ -235,7 +251,7 @@ checkpoint_save(XLogRecPtr restart)
 {
 	char		path[MAXPGPATH];
 	char		temporary[MAXPGPATH + 4];
-	CheckpointFile file = {0};
+	FileWriter	writer;
 
 	Assert(deliver_pending() == 0);
 	if (MakePGDirectory(CHECKPOINT_DIRECTORY) == 0)
@@ -244,22 +260,42 @@ checkpoint_save(XLogRecPtr restart)
 		return file_warning("create", CHECKPOINT_DIRECTORY);
 	checkpoint_path(path, MyDatabaseId);
 	snprintf(temporary, sizeof(temporary), "%s.tmp", path);
-	file.file = AllocateFile(temporary, PG_BINARY_W);
-	if (file.file == NULL)
-		return file_warning("create", temporary);
+	if (!writer_open(&writer, temporary, O_CREAT | O_WRONLY, 0))
+		return false;
+	put_all(&writer, restart);
+	if (!writer_close(&writer, temporary) ||
+		durable_rename(temporary, path, WARNING) != 0)
+		return false;
+	end_appending();
+	file_end = writer.end;
+	return true;
+}
 
-	put_all(&file, restart);
-	if (file.error == 0 &&
-		(fflush(file.file) != 0 || pg_fsync(fileno(file.file)) != 0))
-		file.error = errno;
-	if (FreeFile(file.file) != 0 && file.error == 0)
-		file.error = errno;
-	if (file.error != 0)
+void
+checkpoint_add(const Feed *feed)
+{
+	char		path[MAXPGPATH];
+
+	if (!appending && file_end > 0)
 	{
-		errno = file.error;
-		return file_warning("write", temporary);
+		checkpoint_path(path, MyDatabaseId);
+		appending = writer_open(&appender, path, O_WRONLY, file_end);
 	}
-	return durable_rename(temporary, path, WARNING) == 0;
+	if (appending)
+		put_feed(&appender, feed);
+}
+
+void
+checkpoint_flush(void)
+{
+	char		path[MAXPGPATH];
+
+	if (!appending)
+		return;
+	checkpoint_path(path, MyDatabaseId);
+	appending = false;
+	if (writer_close(&appender, path))
+		file_end = appender.end;
 }
 
 /* Write the header of an open file again. */
@@ -295,147 +331,110 @@ checkpoint_move(XLogRecPtr restart)
 
 /* ---- reading ---- */
 
-static bool
-get(CheckpointFile *file, void *data, Size size)
+static SavedRows
+get_rows(FileReader *reader)
 {
-	return fread(data, 1, size, file->file) == size;
-}
+	SavedRows	rows = {.n = reader_get_count(reader, sizeof(int64))};
 
-static bool
-get_int(CheckpointFile *file, int64 *value)
-{
-	return get(file, value, sizeof(int64));
-}
-
-/* Bytes in new memory, with a zero behind them; NULL if there are not enough. */
-static char *
-get_bytes(CheckpointFile *file)
-{
-	int64		size;
-	char	   *data;
-
-	if (!get_int(file, &size) || size < 0 || size >= MaxAllocSize)
-		return NULL;
-	data = palloc(size + 1);
-	data[size] = '\0';
-	return get(file, data, size) ? data : NULL;
-}
-
-static bool
-get_window(CheckpointFile *file, SavedWindow *saved)
-{
-	int64		end;
-
-	if (!get_int(file, &end))
-		return false;
-	saved->end = end;
-	saved->high = NULL;
-	if (saved->end == WINDOW_BOUNDED &&
-		(saved->high = (MinimalTuple) get_bytes(file)) == NULL)
-		return false;
-	if (!get_int(file, &saved->nrows) || saved->nrows < 0 ||
-		saved->nrows > PG_UINT32_MAX)
-		return false;
-	saved->rows = palloc_extended(sizeof(MinimalTuple) * Max(saved->nrows, 1),
+	rows.tuples = palloc_extended(sizeof(MinimalTuple) * Max(rows.n, 1),
 								  MCXT_ALLOC_HUGE);
-	for (int64 i = 0; i < saved->nrows; i++)
-	{
-		saved->rows[i] = (MinimalTuple) get_bytes(file);
-		if (saved->rows[i] == NULL)
-			return false;
-	}
-	return true;
+	for (int64 i = 0; i < rows.n; i++)
+		rows.tuples[i] = reader_get_tuple(reader);
+	return rows;
 }
 
+static void
+get_window(FileReader *reader, SavedWindow *window)
+{
+	window->key = window->high = NULL;
+	if (reader_get_int(reader))
+		window->key = reader_get_tuple(reader);
+	window->end = reader_get_int(reader);
+	if (window->end == WINDOW_BOUNDED)
+		window->high = reader_get_tuple(reader);
+	window->page.skip = reader_get_int(reader);
+	window->page.end = reader_get_int(reader);
+	window->kept = get_rows(reader);
+	window->removed = get_rows(reader);
+	window->added = get_rows(reader);
+}
+
+/* The next record, NULL if there is none that is intact. */
 static SavedFeed *
-get_feed(CheckpointFile *file)
+get_feed(FileReader *reader)
 {
 	SavedFeed  *saved = palloc0(sizeof(SavedFeed));
-	int64		last_lsn,
-				lsn;
 
-	if (!get_int(file, &saved->id) || !get_int(file, &saved->seq) ||
-		!get_int(file, &last_lsn) || !get_int(file, &lsn))
-		return NULL;
-	saved->last_lsn = last_lsn;
-	saved->lsn = lsn;
-	if (lsn == 0)
-		return saved;
-
-	if (!get_int(file, &saved->offset) || !get_int(file, &saved->limit))
-		return NULL;
-	saved->query_text = get_bytes(file);
-	if (saved->query_text == NULL || !get_int(file, &saved->nwindows) ||
-		saved->nwindows < 0 || saved->nwindows > PG_UINT32_MAX)
-		return NULL;
-	saved->windows = palloc_extended(sizeof(SavedWindow) *
-									 Max(saved->nwindows, 1),
-									 MCXT_ALLOC_HUGE);
-	for (int64 i = 0; i < saved->nwindows; i++)
-		if (!get_window(file, &saved->windows[i]))
-			return NULL;
-	return saved;
-}
-
-/* Does the checksum at the end fit what is before it? */
-static bool
-is_intact(FILE *file)
-{
-	char		data[BLCKSZ];
-	pg_crc32c	crc;
-	size_t		kept = 0;		/* bytes in data, of which the last are not
-								 * checksummed yet */
-
-	INIT_CRC32C(crc);
-	for (;;)
+	reader_begin_record(reader);
+	saved->id = reader_get_int(reader);
+	saved->seq = reader_get_int(reader);
+	saved->last_lsn = reader_get_int(reader);
+	saved->lsn = reader_get_int(reader);
+	if (saved->lsn != 0)
 	{
-		size_t		n = fread(data + kept, 1, sizeof(data) - kept, file);
-		size_t		sure = kept + n - Min(kept + n, sizeof(crc));
+		int64		n;
 
-		if (n == 0)
-			break;
-		COMP_CRC32C(crc, data, sure);
-		memmove(data, data + sure, kept + n - sure);
-		kept += n - sure;
+		saved->query_text = reader_get_bytes(reader);
+		saved->offset = reader_get_int(reader);
+		saved->limit = reader_get_int(reader);
+		saved->others = reader_get_int(reader);
+		saved->nwindows = reader_get_count(reader, sizeof(int64));
+		saved->windows = palloc_extended(sizeof(SavedWindow) *
+										 Max(saved->nwindows, 1),
+										 MCXT_ALLOC_HUGE);
+		for (int64 i = 0; i < saved->nwindows; i++)
+			get_window(reader, &saved->windows[i]);
+		saved->reset = reader_get_int(reader);
+		saved->recheck = reader_get_int(reader);
+		n = reader_get_count(reader, sizeof(int64));
+		for (int64 i = 0; i < n; i++)
+			saved->unseen = lappend_oid(saved->unseen,
+										reader_get_int(reader));
+		saved->covered = reader_get_int(reader);
+		saved->from = reader_get_int(reader);
+		saved->commit.xid = reader_get_int(reader);
+		saved->commit.start = reader_get_int(reader);
+		saved->commit.lsn = reader_get_int(reader);
+		saved->commit.time = reader_get_int(reader);
 	}
-	FIN_CRC32C(crc);
-	return kept == sizeof(crc) && memcmp(data, &crc, sizeof(crc)) == 0;
+	return reader_end_record(reader) ? saved : NULL;
 }
 
 static bool
-get_header(FILE *file, CheckpointHeader *header)
+get_header(FileReader *reader, CheckpointHeader *header)
 {
 	char		sector[HEADER_SIZE];
 
-	if (fread(sector, 1, HEADER_SIZE, file) != HEADER_SIZE)
-		return false;
+	reader_get(reader, sector, HEADER_SIZE);
 	memcpy(header, sector, sizeof(CheckpointHeader));
-	return header_is_valid(header);
+	return !reader->failed && header_is_valid(header);
 }
 
-/* False if the file is damaged. */
+/* False if the file is damaged; a torn end is none. */
 static bool
-get_all(CheckpointFile *file, CheckpointHeader *header, List **feeds)
+get_all(FileReader *reader, CheckpointHeader *header, List **feeds)
 {
-	if (!get_header(file->file, header) || !is_intact(file->file) ||
-		fseek(file->file, HEADER_SIZE, SEEK_SET) != 0)
-		return false;
-	for (int64 i = 0; i < header->nfeeds; i++)
-	{
-		SavedFeed  *saved = get_feed(file);
+	SavedFeed  *saved;
 
-		if (saved == NULL)
-			return false;
+	if (!get_header(reader, header))
+		return false;
+	file_end = reader->at;
+	while ((saved = get_feed(reader)) != NULL)
+	{
 		*feeds = lappend(*feeds, saved);
+		file_end = reader->at;
 	}
-	return true;
+	if (list_length(*feeds) >= header->nfeeds)
+		return true;
+	file_end = 0;
+	return false;
 }
 
 CheckpointState
 checkpoint_load(XLogRecPtr confirmed, List **feeds)
 {
 	char		path[MAXPGPATH];
-	CheckpointFile file = {0};
+	FileReader	reader;
 	CheckpointHeader header = {0};
 	CheckpointState state = CHECKPOINT_GOOD;
 	ListCell   *lc;
@@ -443,16 +442,15 @@ checkpoint_load(XLogRecPtr confirmed, List **feeds)
 
 	*feeds = NIL;
 	checkpoint_path(path, MyDatabaseId);
-	file.file = AllocateFile(path, PG_BINARY_R);
-	if (file.file == NULL)
+	if (!reader_open(&reader, path))
 	{
 		if (errno == ENOENT)
 			return CHECKPOINT_NONE;
 		file_warning("open", path);
 		return CHECKPOINT_USELESS;
 	}
-	intact = get_all(&file, &header, feeds);
-	FreeFile(file.file);
+	intact = get_all(&reader, &header, feeds);
+	reader_close(&reader);
 	if (!intact)
 	{
 		*feeds = NIL;

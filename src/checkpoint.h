@@ -7,21 +7,33 @@
 
 #include "access/htup.h"
 #include "access/xlogdefs.h"
+#include "commit_log.h"
 #include "nodes/pg_list.h"
 #include "window.h"
 
 /* In the data directory. */
 #define CHECKPOINT_DIRECTORY	"live_topn"
 
-extern int	checkpoint_interval_s;	/* live_topn.checkpoint_interval */
+extern int	checkpoint_interval_ms; /* live_topn.checkpoint_interval */
 
-/* The rows of one group. */
+struct Feed;
+
+typedef struct SavedRows
+{
+	int64		n;
+	MinimalTuple *tuples;
+} SavedRows;
+
+/* The rows of one group, with what changed in them since clients know them. */
 typedef struct SavedWindow
 {
+	MinimalTuple key;			/* of its group, if it has no rows; or NULL */
 	WindowEnd	end;
 	MinimalTuple high;			/* if end is WINDOW_BOUNDED */
-	int64		nrows;
-	MinimalTuple *rows;
+	ResultPage	page;			/* that clients know, of kept and removed */
+	SavedRows	kept;
+	SavedRows	removed;
+	SavedRows	added;
 } SavedWindow;
 
 /* A subscription as it was saved. */
@@ -31,18 +43,26 @@ typedef struct SavedFeed
 	int64		seq;			/* of its last batch */
 	XLogRecPtr	last_lsn;
 
-	/* its windows, if exact at the time; else query_text is NULL */
-	char	   *query_text;
-	XLogRecPtr	lsn;			/* of all records before this */
+	XLogRecPtr	lsn;			/* windows have all before; 0: no windows */
+	char	   *query_text;		/* NULL: of no use */
+	WindowEnd	others;
 	int64		offset;			/* as of then */
 	int64		limit;
 	int64		nwindows;
 	SavedWindow *windows;
+
+	/* of the feed's fields of that name */
+	bool		reset;
+	bool		recheck;
+	List	   *unseen;
+	int			covered;
+	XLogRecPtr	from;
+	CommitInfo	commit;			/* without no */
 } SavedFeed;
 
 /*
- * Save all feeds as of the log position, durably, with the position that the
- * slot is to be moved to afterwards.  No batch may be waiting for delivery.
+ * Save all feeds, durably, with the position that the slot is to be moved to
+ * afterwards: none is behind that.  No batch may be waiting for delivery.
  * If it cannot be done: false, with a warning.
  */
 extern bool checkpoint_save(XLogRecPtr restart);
@@ -52,6 +72,13 @@ extern bool checkpoint_save(XLogRecPtr restart);
  * that, durably.  Fails as checkpoint_save.
  */
 extern bool checkpoint_move(XLogRecPtr restart);
+
+/*
+ * Add a feed to what was saved; durable after checkpoint_flush, which warns if
+ * it cannot be done.
+ */
+extern void checkpoint_add(const struct Feed *feed);
+extern void checkpoint_flush(void);
 
 typedef enum CheckpointState
 {

@@ -276,8 +276,9 @@ commit_log_get(const CommitLog *log, uint64 i)
 	return i < log->entries ? log->commits[i] : NULL;
 }
 
-uint64
-commit_log_after(const CommitLog *log, uint64 no)
+/* The place of the first commit after no whose record is not before start. */
+static uint64
+find_place(const CommitLog *log, uint64 no, XLogRecPtr start)
 {
 	uint64		low = 0,
 				high = log->entries;
@@ -285,13 +286,26 @@ commit_log_after(const CommitLog *log, uint64 no)
 	while (low < high)
 	{
 		uint64		middle = (low + high) / 2;
+		const CommitInfo *info = &log->commits[middle]->info;
 
-		if (log->commits[middle]->info.no <= no)
+		if (info->no <= no || info->start < start)
 			low = middle + 1;
 		else
 			high = middle;
 	}
 	return low;
+}
+
+uint64
+commit_log_after(const CommitLog *log, uint64 no)
+{
+	return find_place(log, no, InvalidXLogRecPtr);
+}
+
+uint64
+commit_log_from(const CommitLog *log, XLogRecPtr start)
+{
+	return find_place(log, 0, start);
 }
 
 /* Make *tuple what is logged at data; NULL if there is none. */

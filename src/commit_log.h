@@ -51,6 +51,9 @@ extern LoggedCommit *commit_log_get(const CommitLog *log, uint64 i);
 /* The place of the first commit after no. */
 extern uint64 commit_log_after(const CommitLog *log, uint64 no);
 
+/* The place of the first commit whose record is there or later. */
+extern uint64 commit_log_from(const CommitLog *log, XLogRecPtr start);
+
 /* Does the commit have changes of the relation, or of a partition of it? */
 extern bool commit_log_touches(const LoggedCommit *commit, Oid relid);
 

@@ -330,6 +330,36 @@ feed_floor(const Feed *feed)
 	return floor;
 }
 
+XLogRecPtr
+feed_exact_lsn(const Feed *feed)
+{
+	XLogRecPtr	lsn = feed_position->lsn;
+
+	if (feed->behind)
+	{
+		uint64		next = commit_log_after(feed_commit_log, feed->cursor);
+		LoggedCommit *commit = commit_log_get(feed_commit_log, next);
+
+		if (commit)
+			lsn = commit->info.start;
+		if (feed->events)
+			lsn = Min(lsn, ((FeedEvent *) linitial(feed->events))->commit.start);
+	}
+	return lsn;
+}
+
+bool
+feed_has_applied(const Feed *feed)
+{
+	return feed->loaded && feed_position->commit.start < feed->applied;
+}
+
+bool
+feed_is_checking(const Feed *feed)
+{
+	return (feed->ticket != 0 || feed->answer) && feed->nreads == 0;
+}
+
 const char *
 feed_state(const Feed *feed)
 {
@@ -348,8 +378,9 @@ feed_is_current(const Feed *feed)
 		return !feed->recheck &&
 			(feed->forget || feed->query == NULL) &&
 			feed->ticket == 0 && feed->answer == NULL;
-	if (!feed->loaded || (feed->covered > 0 && !feed->held) || feed->recheck ||
-		((feed->ticket != 0 || feed->answer) && feed->nreads == 0))
+	if (feed->replaying || !feed->loaded ||
+		(feed->covered > 0 && !feed->held) || feed->recheck ||
+		feed_is_checking(feed))
 		return false;
 	return !feed->behind || feed->cursor == feed_position->commit.no;
 }

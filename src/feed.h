@@ -129,7 +129,7 @@ typedef struct Feed
 	bool		announced;		/* clients may know the result at seq */
 	int64		published;		/* by an earlier worker; -1: nothing */
 	XLogRecPtr	published_lsn;	/* its result is as of this commit */
-	XLogRecPtr	applied;		/* restored: the window has all before this */
+	XLogRecPtr	applied;		/* restored: feed_exact_lsn then */
 
 	/* statistics */
 	int64		changes;
@@ -201,6 +201,19 @@ extern bool feed_any_unresolved(void);
 /* Which commits the feed, or any of them, may still need: those after it. */
 extern uint64 feed_floor(const Feed *feed);
 extern uint64 feed_floor_of_all(void);
+
+/*
+ * The windows of a feed have all that was committed before this record, and
+ * nothing after; nor have they seen what is asked for after.
+ */
+extern XLogRecPtr feed_exact_lsn(const Feed *feed);
+extern XLogRecPtr feed_exact_lsn_of_all(void);
+
+/* Was the last commit decoded in the windows already when they were saved? */
+extern bool feed_has_applied(const Feed *feed);
+
+/* Is a refill worker looking at the query itself? */
+extern bool feed_is_checking(const Feed *feed);
 
 /* ---- while decoding ---- */
 

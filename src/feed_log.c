@@ -130,7 +130,6 @@ cover(Feed *feed, const CommitInfo *commit)
 static void
 cover_now(Feed *feed)
 {
-	feed->covered = 0;
 	if (!feed->behind)
 	{
 		feed->commit = feed_position->commit;
@@ -138,6 +137,8 @@ cover_now(Feed *feed)
 	}
 	feed->commit.xid = InvalidTransactionId;
 	feed->commit.time = GetCurrentTimestamp();
+	feed->covered = 1;
+	feed->from = feed->commit.lsn;
 }
 
 static Batch *
@@ -261,7 +262,11 @@ feed_publish(Feed *feed)
 	Assert(!feed_is_short(feed));
 	feed_dirty = true;
 	if (feed->commit.lsn <= feed->published_lsn)
-		feed->seq = feed->published;	/* clients have this result */
+	{
+		/* clients have this result */
+		feed->seq = feed->published;
+		feed_start_interval(feed);
+	}
 	else if (feed->covered > 1 && feed->from <= feed->published_lsn)
 	{
 		/* we cannot tell which one they have */
@@ -436,7 +441,7 @@ add_event(Feed *feed, FeedEventKind kind)
 bool
 feed_resync(Feed *feed)
 {
-	if (feed->loaded && feed_position->commit.start < feed->applied)
+	if (feed_has_applied(feed))
 		return false;
 	if (feed->loaded && is_late(feed))
 	{
@@ -472,6 +477,7 @@ feed_move(Feed *feed, int64 offset, int64 limit, bool seen)
 void
 feed_recheck(Feed *feed, bool reload)
 {
+	feed_dirty = true;
 	feed->recheck = true;
 	if (TransactionIdIsInProgress(feed_position->commit.xid))
 	{
@@ -546,6 +552,28 @@ recovered(Feed *feed)
 	feed->failures = 0;
 }
 
+/*
+ * A result that was read, not made from another.  It is saved before anybody
+ * may know it: the rows cannot be found in WAL.
+ */
+static void
+publish_first(Feed *feed)
+{
+	Assert(feed->pending == 0);
+	if (feed->reset)
+	{
+		cover_now(feed);
+		checkpoint_add(feed);
+		feed_publish(feed);
+	}
+	else
+	{
+		feed_settle_windows(feed);
+		checkpoint_add(feed);
+		deliver_announce(feed);
+	}
+}
+
 void
 feed_settle(Feed *feed)
 {
@@ -562,16 +590,7 @@ feed_settle(Feed *feed)
 	{
 		feed->loaded = true;
 		recovered(feed);
-		if (feed->reset)
-		{
-			cover_now(feed);
-			feed_publish(feed);
-		}
-		else
-		{
-			feed_settle_windows(feed);
-			deliver_announce(feed);
-		}
+		publish_first(feed);
 		feed->announced = true;
 		feed_dirty = true;
 	}

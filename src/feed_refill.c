@@ -135,6 +135,7 @@ feed_request_check(Feed *feed)
 	}
 
 	feed->recheck = false;
+	feed_dirty = true;
 	note_request(feed);
 	feed->ticket = refill_submit(feed_pool, feed->row, feed->query_text,
 								 0, NULL);
@@ -358,6 +359,7 @@ merge(Feed *feed)
 		if (result == RECONCILED)
 		{
 			feed->refilled_rows += feed->answer->nrows;
+			feed_dirty = true;
 			if (feed->reads[0].everything && !feed->loaded)
 				take_first(feed, read);
 			else
@@ -414,6 +416,7 @@ take_check(Feed *feed)
 	{
 		take_dependencies(feed, feed->answer->query_text);
 		feed_drop_refill(feed);
+		feed_dirty = true;
 		if (!feed->recheck)
 			feed_settle(feed);	/* what was held back meanwhile */
 	}

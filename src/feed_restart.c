@@ -2,7 +2,8 @@
  * feed_restart.c
  *	  What a feed takes over from an earlier database worker.
  *
- * A checkpoint has saved its windows and the number of its last batch; what was
+ * A checkpoint has saved its windows, what changed in them since the last
+ * result that clients know, and the number of its last batch; what was
  * published after that shows in the WAL that is decoded again.
  */
 #include "postgres.h"
@@ -11,44 +12,106 @@
 #include "feed_private.h"
 #include "route.h"
 
+/* The rows as clients have them, which is no change. */
 static void
-restore_window(Feed *feed, const SavedWindow *saved)
+load_rows(Feed *feed, const SavedRows *saved)
+{
+	for (int64 i = 0; i < saved->n; i++)
+		window_set_load(feed->windows,
+						row_from_tuple(feed->format, saved->tuples[i]));
+}
+
+/* Make the changes of all windows again. */
+static void
+change_rows(Feed *feed, const SavedFeed *saved)
 {
 	WindowSet  *set = feed->windows;
-	Window	   *window = set->only;
-	Row		   *row = NULL;
+
+	for (int64 i = 0; i < saved->nwindows; i++)
+	{
+		const SavedRows *removed = &saved->windows[i].removed;
+
+		for (int64 j = 0; j < removed->n; j++)
+		{
+			Row		   *row = row_from_tuple(feed->format, removed->tuples[j]);
+
+			window_set_remove(set, row);
+			row_unref(row);
+		}
+	}
+	for (int64 i = 0; i < saved->nwindows; i++)
+	{
+		const SavedRows *added = &saved->windows[i].added;
+
+		for (int64 j = 0; j < added->n; j++)
+			window_set_add(set, row_from_tuple(feed->format,
+											   added->tuples[j]));
+	}
+}
+
+/* The window of rows that are there now. */
+static void
+restore_range(Feed *feed, const SavedWindow *saved)
+{
+	MinimalTuple tuple = saved->kept.n > 0 ? saved->kept.tuples[0] :
+		saved->added.n > 0 ? saved->added.tuples[0] : saved->key;
+	Row		   *key = tuple ? row_from_tuple(feed->format, tuple) : NULL;
+	Window	   *window = window_set_get(feed->windows, key);
+	ResultPage	page;
 	Row		   *high = NULL;
 
 	if (saved->end == WINDOW_BOUNDED)
-		row = high = row_from_tuple(feed->format, saved->high);
-	for (int64 i = 0; i < saved->nrows; i++)
-	{
-		row = row_from_tuple(feed->format, saved->rows[i]);
-		window_set_load(set, row);
-	}
-	if (window == NULL)
-		window = window_set_get(set, row);
+		high = row_from_tuple(feed->format, saved->high);
 	window_set_end(window, saved->end, high);
-	window->page = feed_page(feed, window);
+	window->page = saved->page;
+	page = feed_page(feed, window);
+	if (feed_window_need(feed, window) != NEED_NOTHING ||
+		page.skip != saved->page.skip || page.end != saved->page.end)
+		window_touch(window, key);
+	if (key)
+		row_unref(key);
 }
 
 static void
-restore_windows(Feed *feed, const void *arg)
+restore(Feed *feed, const void *arg)
 {
 	const SavedFeed *saved = arg;
+	MemoryContext caller;
 
 	feed_move_page(feed, saved->offset, saved->limit);
 	feed_set_query(feed, saved->query_text);
-	feed->windows->others = WINDOW_COMPLETE;
+	feed->windows->others = saved->others;
 	for (int64 i = 0; i < saved->nwindows; i++)
-		restore_window(feed, &saved->windows[i]);
-	feed_settle_windows(feed);
+	{
+		load_rows(feed, &saved->windows[i].kept);
+		load_rows(feed, &saved->windows[i].removed);
+	}
+	if (feed->windows->only)
+		window_settle(feed->windows->only);
+	change_rows(feed, saved);
+	for (int64 i = 0; i < saved->nwindows; i++)
+		restore_range(feed, &saved->windows[i]);
+
 	feed->loaded = true;
 	feed->applied = saved->lsn;
 	feed->cursor = feed_position->commit.no;
+	feed->reset = saved->reset;
+	feed->recheck = saved->recheck;
+	feed->covered = saved->covered;
+	feed->from = saved->from;
+	feed->commit = saved->commit;
+	caller = MemoryContextSwitchTo(feed->context);
+	feed->unseen = list_copy(saved->unseen);
+	MemoryContextSwitchTo(caller);
+	if (feed->covered == 0 && !feed_is_short(feed))
+		feed_settle_windows(feed);
 
-	/* which commits share a throttled batch is known once all is replayed */
-	feed->behind = !feed->query->inert || feed->row->throttle_ms > 0;
+	/*
+	 * While replaying, only a feed whose batches follow from the commits
+	 * alone can go on: another must first know what was published.
+	 */
+	feed->behind = !feed->query->inert || feed->row->throttle_ms > 0 ||
+		feed->covered > 0 || feed->recheck || feed_is_short(feed);
 	route_note_logger(feed);
 }
 
@@ -56,11 +119,13 @@ void
 feed_restore(Feed *feed, const SavedFeed *saved)
 {
 	feed->seq = feed->published = saved->seq;
-	feed->last_lsn = saved->last_lsn;
-	feed->published_lsn = Max(saved->lsn, saved->last_lsn);
+	feed->last_lsn = feed->published_lsn = saved->last_lsn;
 	feed->announced = true;
-	if (saved->query_text)
-		feed_run_safely(feed, restore_windows, saved);
+	if (saved->query_text == NULL)
+		return;
+	if (saved->covered == 0)
+		feed->published_lsn = Max(saved->lsn, saved->last_lsn);
+	feed_run_safely(feed, restore, saved);
 }
 
 void
@@ -80,7 +145,24 @@ feed_was_published(Feed *feed, int64 seq, XLogRecPtr lsn)
 		return;
 	feed->published = seq;
 	feed->published_lsn = Max(feed->published_lsn, lsn);
+	feed->last_lsn = Max(feed->last_lsn, lsn);
 	feed->seq = deliver_forget(feed, seq, feed->published_lsn);
+}
+
+/* The last commit that is in the windows that were saved. */
+static uint64
+restored_cursor(const Feed *feed)
+{
+	uint64		next = commit_log_from(feed_commit_log, feed->applied);
+	LoggedCommit *commit = commit_log_get(feed_commit_log, next);
+	uint64		cursor = feed_position->commit.no;
+
+	if (commit)
+		cursor = commit->info.no - 1;
+	if (feed->events)
+		cursor = Min(cursor,
+					 ((FeedEvent *) linitial(feed->events))->commit.no - 1);
+	return cursor;
 }
 
 void
@@ -89,8 +171,18 @@ feed_end_replay(Feed *feed)
 	if (!feed->replaying)
 		return;
 	feed->replaying = false;
+	feed_start_interval(feed);
 	if (!feed->loaded)
 		feed->reset = feed->announced;
-	feed_start_interval(feed);
+	else if (feed->behind)
+	{
+		feed->cursor = Max(feed->cursor, restored_cursor(feed));
+
+		/* a result that was known, and which clients may have by now */
+		feed->held = feed->covered > 0 && !feed->recheck &&
+			!feed_is_short(feed);
+		if (feed->held && feed->commit.lsn <= feed->published_lsn)
+			feed->due = 0;
+	}
 	feed_activate(feed);
 }

@@ -149,6 +149,18 @@ feed_floor_of_all(void)
 	return floor;
 }
 
+XLogRecPtr
+feed_exact_lsn_of_all(void)
+{
+	XLogRecPtr	lsn = feed_position->lsn;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+		lsn = Min(lsn, feed_exact_lsn(dlist_container(Feed, active_node,
+													  iter.cur)));
+	return lsn;
+}
+
 /* ---- the turn of a feed ---- */
 
 void
@@ -166,18 +178,11 @@ feed_answer(RefillAnswer *answer)
 		MemoryContextDelete(answer->context);
 }
 
-/* Is a refill worker looking at the query itself? */
-static bool
-is_checking(const Feed *feed)
-{
-	return (feed->ticket != 0 || feed->answer) && feed->nreads == 0;
-}
-
 /* Can the feed not go on before a refill worker has answered? */
 static bool
 is_blocked(const Feed *feed)
 {
-	return feed->query == NULL || feed->recheck || is_checking(feed) ||
+	return feed->query == NULL || feed->recheck || feed_is_checking(feed) ||
 		!feed->loaded || feed_is_short(feed);
 }
 
@@ -329,7 +334,7 @@ next_time(const Feed *feed)
 static bool
 has_settled(const Feed *feed)
 {
-	return !feed->behind && !feed->forget && !feed->held &&
+	return !feed->replaying && !feed->behind && !feed->forget && !feed->held &&
 		feed->ticket == 0 && feed->answer == NULL && !is_blocked(feed);
 }
 

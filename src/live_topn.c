@@ -25,6 +25,7 @@
 #include "request.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
+#include "worker.h"
 
 PG_MODULE_MAGIC;
 
@@ -117,9 +118,9 @@ define_settings(void)
 	DefineCustomIntVariable("live_topn.checkpoint_interval",
 							"Sets how often a database worker saves its windows.",
 							"WAL since then is read again when it starts.",
-							&checkpoint_interval_s,
-							60, 1, INT_MAX / 10000,
-							PGC_SIGHUP, GUC_UNIT_S,
+							&checkpoint_interval_ms,
+							60000, 1, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
 	DefineCustomBoolVariable("live_topn.allow_procedural_functions",
 							 "Allows functions in procedural languages in subscribed queries.",
@@ -130,6 +131,13 @@ define_settings(void)
 							 NULL, NULL, NULL);
 
 	/* For tests. */
+	DefineCustomBoolVariable("live_topn.debug_abandon",
+							 "Makes a database worker that is told to end do so at once, as if it crashed.",
+							 NULL,
+							 &worker_debug_abandon,
+							 false,
+							 PGC_SIGHUP, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
 	DefineCustomBoolVariable("live_topn.debug_refill_stops",
 							 "Makes queries for more rows stop at advisory locks.",
 							 NULL,

@@ -48,6 +48,8 @@
 #define SHUTDOWN_MS			2000	/* until windows are saved as they are */
 #define PUBLISH_RETRY_MS	1000	/* after publishing failed */
 
+bool		worker_debug_abandon = false;
+
 static RefillPool *pool;
 static TimestampTz confirmed_at;
 static TimestampTz publish_after;	/* a failure: not before */
@@ -139,17 +141,17 @@ restore(bool new_slot)
 	CheckpointState state;
 	HASH_SEQ_STATUS status;
 	List	   *feeds;
-	ListCell   *lc;
 	Feed	   *feed;
 
 	state = checkpoint_load(new_slot ? PG_UINT64_MAX : decoder_confirmed(),
 							&feeds);
-	foreach(lc, feeds)
+	for (int i = list_length(feeds) - 1; i >= 0; i--)
 	{
-		SavedFeed  *saved = lfirst(lc);
+		SavedFeed  *saved = list_nth(feeds, i);
 
+		/* of the records of a feed the last one counts */
 		feed = feed_find(saved->id);
-		if (feed)
+		if (feed && !feed->announced)
 			feed_restore(feed, saved);
 	}
 	if (state != (new_slot ? CHECKPOINT_NONE : CHECKPOINT_GOOD))
@@ -158,7 +160,7 @@ restore(bool new_slot)
 		while ((feed = feed_scan_next(&status)) != NULL)
 			feed_lose_history(feed, replay_end);
 	}
-	if (new_slot)
+	if (new_slot || state != CHECKPOINT_GOOD)
 		checkpoint_save(decoder_confirmed());
 	InvalidateSystemCaches();
 	MemoryContextSwitchTo(caller);
@@ -247,6 +249,16 @@ poll_refills(void)
 		feed_answer(answer);
 }
 
+/*
+ * For tests: end as a crash would, nothing saved, if we are told to end.
+ */
+static void
+maybe_abandon(void)
+{
+	if (worker_debug_abandon && ShutdownRequestPending)
+		proc_exit(0);
+}
+
 static void
 publish(void)
 {
@@ -257,6 +269,8 @@ publish(void)
 	now = GetCurrentTimestamp();
 	if (now < publish_after)
 		return;
+	checkpoint_flush();
+	maybe_abandon();
 	if (!deliver_publish())
 		publish_after = TimestampTzPlusMilliseconds(now, PUBLISH_RETRY_MS);
 }
@@ -285,8 +299,8 @@ static void
 confirm(bool now_or_never)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	XLogRecPtr	restart = apply_restart_lsn();
-	int			interval = checkpoint_interval_s * 1000;
+	int			interval = checkpoint_interval_ms;
+	XLogRecPtr	restart;
 	bool		saved = true;
 
 	if (is_replaying() || deliver_pending() > 0 ||
@@ -295,22 +309,13 @@ confirm(bool now_or_never)
 									 Min(CONFIRM_MS, interval))))
 		return;
 
+	if (feed_any_dirty() && !now_or_never &&
+		!TimestampDifferenceExceeds(checkpointed_at, now, interval))
+		return;
+
+	restart = apply_restart_lsn();
 	if (feed_any_dirty())
 	{
-		/*
-		 * Only windows that are exact at the position can be saved.  For
-		 * others keep what was saved before, but not too much of WAL.
-		 */
-		if (feed_all_current())
-		{
-			if (!now_or_never &&
-				!TimestampDifferenceExceeds(checkpointed_at, now, interval))
-				return;
-		}
-		else if (now_or_never ||
-				 !TimestampDifferenceExceeds(checkpointed_at, now,
-											 10 * interval))
-			return;
 		checkpointed_at = now;
 		saved = checkpoint_save(restart);
 		if (saved)
@@ -318,6 +323,7 @@ confirm(bool now_or_never)
 	}
 	else if (restart > decoder_confirmed())
 		saved = checkpoint_move(restart) || checkpoint_save(restart);
+	maybe_abandon();
 	if (saved)
 		decoder_confirm(restart);
 	confirmed_at = now;
@@ -344,7 +350,7 @@ static void
 wait(XLogRecPtr flushed)
 {
 	static XLogRecPtr committed;	/* WAL written when we were last woken */
-	long		timeout = Min(CONFIRM_MS, checkpoint_interval_s * 1000);
+	long		timeout = Min(CONFIRM_MS, checkpoint_interval_ms);
 	int			events;
 
 	launcher_set_waiting(true);
@@ -406,11 +412,14 @@ run(const char *slot_name)
 			start_over(slot_name);
 			break;
 		}
+		maybe_abandon();
 		publish();
+		maybe_abandon();
 		poll_refills();
 		more |= feed_advance_all();
 		feed_end_leases();
 		publish();
+		maybe_abandon();
 		if (!more)
 			deliver_flush();
 		poll_refills();

@@ -9,8 +9,11 @@
 #  * a commit that changes the result has one batch, with its xid and the end
 #    of its commit record, and no other commit has one;
 #  * a batch that covers several commits ("from") is right at the last one, and
-#    comes only where the old version of a row can be unknown: with a key as
-#    replica identity, or up to a TRUNCATE;
+#    comes only with a throttle and where the old version of a row can be
+#    unknown: with a key as replica identity, or up to a TRUNCATE;
+#  * nothing else comes of it if the database worker dies, again and again, at
+#    any moment; only where commits may share a batch without a throttle, a
+#    reset may take its place;
 #  * a snapshot shows the result at its lsn, and after the batch of its seq.
 #
 # ORACLE_SEED, ORACLE_COMMITS, ORACLE_SECONDS as for oracle A.
@@ -46,7 +49,13 @@ my $server = LiveTopn::Server->start('oracle_b',
 	conf => 'deadlock_timeout = 20ms');
 my $dbh = $server->connect;
 my @trace;    # of the replay: commits, results, batches
-my %total = (commits => 0, batches => 0, coalesced => 0, snapshots => 0);
+my %total = (
+	commits => 0,
+	batches => 0,
+	coalesced => 0,
+	resets => 0,
+	snapshots => 0,
+	deaths => 0);
 
 $dbh->do(LiveTopn::Generator->prepare_database);
 
@@ -63,7 +72,8 @@ for (my $round = $seed; $commits_left > 0 && time() < $deadline; $round++)
 
 pass("$total{commits} commits, $total{batches} batches,"
 	  . " $total{coalesced} commits that share one, $total{snapshots}"
-	  . " snapshots from seed $seed");
+	  . " snapshots, $total{deaths} deaths of the worker, $total{resets} resets"
+	  . " from seed $seed");
 cmp_ok($total{batches}, '>', 0, 'some commits changed some result');
 done_testing();
 
@@ -75,12 +85,16 @@ sub play_round
 		random => $random,
 		truncate => $random->chance(30));
 	my $session = $server->session;
+	my $deadly = $random->chance(40);
 	my (@setup, %watched, $shadow);
 
 	@trace = ();
 	$session->dbh->do('SET client_min_messages = warning');
 	$server->set(
 		'live_topn.debug_refill_delay' => $random->pick(0, 5, 20, 100),
+		'live_topn.checkpoint_interval' =>
+		  $deadly ? $random->pick(qw(1ms 10ms 100ms 1min)) : '1min',
+		'live_topn.debug_abandon' => 'on',
 		'live_topn.request_timeout' => '2min');
 	my $played = eval {
 		@setup = $generator->create_table;
@@ -91,8 +105,13 @@ sub play_round
 			key => $generator->key_columns);
 		watch($session, $generator, $random, \%watched)
 		  for 1 .. $random->between(1, 4);
-		write_and_watch($session, $generator, $random, $round, \%watched);
+		write_and_watch($session, $generator, $random, $round, \%watched,
+			$deadly);
 		$session->sync;
+
+		# what a throttle holds back comes now
+		$session->snapshot($_) for keys %watched;
+		$session->drain;
 		verify($session, $generator, $shadow, \%watched);
 		1;
 	};
@@ -139,9 +158,14 @@ sub watch
 		old => $random->chance(30) ? 1 : 0);
 
 	$options{args} = $query->args if $query->args;
+	$options{throttle} = $random->pick('1 ms', '20 ms', '1 s')
+	  if $random->chance(15);
 	$watched->{$name} = {
 		query => $query,
-		how => "ranks $options{ranks}, cushion $options{cushion}",
+		how => join(', ',
+			map { "$_ $options{$_}" } grep { $_ ne 'args' }
+			  sort keys %options),
+		throttled => exists $options{throttle},
 		snapshots => []
 	};
 	$session->subscribe(
@@ -157,7 +181,7 @@ sub watch
 
 sub write_and_watch
 {
-	my ($session, $generator, $random, $round, $watched) = @_;
+	my ($session, $generator, $random, $round, $watched, $deadly) = @_;
 	my %running =
 	  map {
 		start_writer($generator, $round * WRITERS + $_, sort keys %$watched) =>
@@ -178,6 +202,7 @@ sub write_and_watch
 		}
 		watch($session, $generator, $random, $watched)
 		  if $random->chance(5) && keys %$watched < 8;
+		kill_worker() if $deadly && $random->chance(40);
 		for my $pid (keys %running)
 		{
 			next unless waitpid $pid, POSIX::WNOHANG;
@@ -186,6 +211,15 @@ sub write_and_watch
 		}
 		select undef, undef, undef, 0.01;
 	}
+	return;
+}
+
+# It leaves nothing but what it has saved and WAL; see debug_abandon.
+sub kill_worker
+{
+	$total{deaths} += $dbh->do(
+		"SELECT pg_terminate_backend(pid) FROM topn_worker
+		 WHERE database = current_database() AND state = 'running'");
 	return;
 }
 
@@ -321,7 +355,11 @@ sub verify_snapshots
 
 sub verify_commit
 {
-	my ($name, $watch, $commit, $truth, $may_coalesce, $commits) = @_;
+	my ($name, $watch, $commit, $truth, $is_key, $commits) = @_;
+	my $may_coalesce = sub {
+		my ($lsn) = @_;
+		return $is_key || truncates_from($commits, $lsn);
+	};
 	my $batch = $watch->{batches}[0];
 	my $what = "commit of $commit->{xid} at $commit->{lsn}";
 	my $order = $batch ? lsn_cmp($batch->{lsn}, $commit->{lsn}) : 1;
@@ -338,11 +376,27 @@ sub verify_commit
 	{
 		die "$name: batch of xid $batch->{xid}: $what\n"
 		  if $batch->{xid} != $commit->{xid};
+		my $first = $open ? $open->{lsn} : $batch->{from} // $batch->{lsn};
+		my $ops = join ' ', map { $_->{op} } @{ $batch->{deltas} };
+
+		if ($ops eq 'reset')
+		{
+			die "$name: a reset: $batch->{json}\n"
+			  unless $may_coalesce->($first);
+			$total{resets}++;
+		}
+		elsif (defined $batch->{from})
+		{
+			die "$name: from $batch->{from}, where no commit is: $batch->{json}\n"
+			  unless grep { $_->{lsn} eq $batch->{from} } @$commits;
+			die "$name: several commits in one batch, though every old row"
+			  . " is known: $batch->{json}\n"
+			  unless $watch->{throttled} || $may_coalesce->($first);
+		}
 		die "$name: $open->{what} without a batch: $open->{difference}"
 		  if $open
+		  && $ops ne 'reset'
 		  && lsn_cmp($batch->{from} // $batch->{lsn}, $open->{lsn}) > 0;
-		verify_range($name, $batch, $may_coalesce, $commits)
-		  if defined $batch->{from};
 		same($name, $what, $batch->{after}, $truth);
 		$watch->{published} = $truth;
 		$watch->{open} = undef;
@@ -362,21 +416,9 @@ sub verify_commit
 	{
 		# commits that together change nothing may share no batch at all
 		die "$name: $open->{what} without a batch: $open->{difference}"
-		  unless $may_coalesce || truncates_from($commits, $open->{lsn});
+		  unless $watch->{throttled} || $may_coalesce->($open->{lsn});
 		$watch->{open} = undef;
 	}
-	return;
-}
-
-# May these commits share a batch?
-sub verify_range
-{
-	my ($name, $batch, $may_coalesce, $commits) = @_;
-	die "$name: from $batch->{from}, where no commit is: $batch->{json}\n"
-	  unless grep { $_->{lsn} eq $batch->{from} } @$commits;
-	die "$name: several commits in one batch, though every old row is known:"
-	  . " $batch->{json}\n"
-	  unless $may_coalesce || truncates_from($commits, $batch->{from});
 	return;
 }
 

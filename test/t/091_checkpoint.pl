@@ -263,9 +263,12 @@ for my $identity (qw(FULL DEFAULT))
 				{
 					some_commits($random->between(1, 600));
 					session->drain;
+					$server->set('live_topn.debug_abandon' =>
+						  $random->pick(qw(on on off)));
 					$server->restart_worker;
 				}
 			});
+		$server->set('live_topn.debug_abandon' => undef);
 		session->sync;
 		verify($identity, shadow => $shadow,
 			map { $_ => session->client($_) } keys %query);
@@ -372,8 +375,7 @@ my %damage = (
 		my ($bytes) = @_;
 		substr($bytes, 4, 4) = pack 'L', 99;
 		return $bytes;
-	},
-	'longer' => sub { $_[0] . 'more' });
+	});
 
 for my $how (sort keys %damage)
 {
@@ -422,6 +424,25 @@ sub damage_and_restart
 	poll_until(sub { $server->worker_pid }, 'another worker');
 	return;
 }
+
+scenario 'file', 'its end is torn' => sub {
+	base_table();
+	subscribe s => $query{best} =~ s/, body//r;
+	run 'UPDATE items SET score = 1000 WHERE id = 1';
+	saw s => 'leave 17 at 4, enter 1 at 1';
+
+	# the worker dies while it appends a window that nobody knows yet
+	damage_and_restart(sub { $_[0] . substr $_[0], 512, 100 });
+	subscribe t => 'SELECT id FROM items ORDER BY id LIMIT 1';
+	$server->set('live_topn.debug_abandon' => 'on');
+	$server->restart_worker;
+	run 'UPDATE items SET score = 1001 WHERE id = 2',
+	  'DELETE FROM items WHERE id = 1';
+	saw s => 'leave 18 at 4, enter 2 at 1',
+	  'leave 1 at 2, enter 18 at 4';
+	saw t => 'leave 1 at 1, enter 2 at 1';
+	$server->set('live_topn.debug_abandon' => undef);
+};
 
 scenario 'file', 'another slot' => sub {
 	base_table();
