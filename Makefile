@@ -62,7 +62,7 @@ PG_CONFIG ?= pg_config
 export PG_CONFIG
 
 # These install what they need, PostgreSQL too; all others come from PGXS.
-SELF_CONTAINED = setup demo bench check installcheck soak
+SELF_CONTAINED = setup demo bench check installcheck soak soak-kill
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 NO_INSTALLCHECK = 1
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -95,3 +95,7 @@ installcheck:
 # The oracles without end, or for MINUTES=..., from SEED=...
 soak: setup
 	@test/check --soak
+
+# A thousand kills, or KILLS=...
+soak-kill: setup
+	@KILLS=$${KILLS:-1000} test/check 041_kills

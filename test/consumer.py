@@ -6,12 +6,13 @@
 # Usage: consumer.py CONNSTR SLOT SUBSCRIPTIONS FILE COUNT
 #
 # Appends lines to FILE, and to FILE.lsn the LSN of each; confirms some of
-# them; ends, as if it crashed, after COUNT lines, or, with "all", in good order
-# when it has what was committed before.  Goes on by the rule of the plugin:
-# what comes again has the LSN of the last line that it has.
+# them; ends, as if it crashed, after COUNT lines, or on SIGTERM, or, with
+# "all", in good order when it has what was committed before.  Goes on by the
+# rule of the plugin: what comes again has the LSN of the last line that it has.
 
 import os
 import select
+import signal
 import sys
 
 import psycopg2
@@ -52,6 +53,15 @@ cursor.start_replication(
 lines = open(path, "a")
 lsns = open(path + ".lsn", "a")
 taken = 0
+ended = False
+
+
+def end_soon(number, frame):
+    global ended
+    ended = True
+
+
+signal.signal(signal.SIGTERM, end_soon)
 
 
 def take(message):
@@ -72,7 +82,7 @@ def take(message):
         os._exit(0)
 
 
-while True:
+while not ended:
     message = cursor.read_message()
     if message:
         take(message)

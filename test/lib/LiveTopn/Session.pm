@@ -145,7 +145,8 @@ sub topn_rows
 	my ($self, $name) = @_;
 	my $dbh = $self->{dbh};
 
-	$self->{row_type}{$name} //= $self->_row_type($name);
+	$self->{row_type}{$name} //=
+	  $self->row_type($self->{text}{$name}, $self->{args}{$name});
 	return map { $_->[0] } @{
 		$dbh->selectall_arrayref(
 			'SELECT row_to_json(r)::text FROM topn_rows('
@@ -154,14 +155,14 @@ sub topn_rows
 	};
 }
 
-# The column definition list for the rows of a query.
-sub _row_type
+# The column definition list for the rows of a query; args is a list or undef.
+sub row_type
 {
-	my ($self, $name) = @_;
+	my ($self, $text, $args) = @_;
 	my $dbh = $self->{dbh};
 
-	return $self->_row_type_of_arguments($name) if $self->{args}{$name};
-	$dbh->do("CREATE TEMPORARY VIEW row_type AS $self->{text}{$name}");
+	return $self->_row_type_of_arguments($text, $args) if $args;
+	$dbh->do("CREATE TEMPORARY VIEW row_type AS $text");
 	my ($type) = $dbh->selectrow_array(
 		q{SELECT string_agg(quote_ident(attname) || ' '
 			|| format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
@@ -174,12 +175,11 @@ sub _row_type
 # The same, of a query with arguments: of built-in types only.
 sub _row_type_of_arguments
 {
-	my ($self, $name) = @_;
-	my $sth = $self->{dbh}->prepare(
-		"SELECT * FROM ($self->{text}{$name}) q LIMIT 0",
+	my ($self, $text, $args) = @_;
+	my $sth = $self->{dbh}->prepare("SELECT * FROM ($text) q LIMIT 0",
 		{ pg_placeholder_dollaronly => 1 });
 
-	$sth->execute(@{ $self->{args}{$name} // [] });
+	$sth->execute(@$args);
 	return join ', ', map {
 		$self->{dbh}->quote_identifier($sth->{NAME}[$_])
 		  . " $sth->{pg_type}[$_]"

@@ -18,16 +18,19 @@ package LiveTopn::Shadow;
 use strict;
 use warnings;
 
-use constant SLOT => 'shadow';
-
 my $identifier = qr/(?:[a-z_][a-z0-9_\$]*|"(?:[^"]|"")*")/;
 my $value = qr/null|unchanged-toast-datum|B?'(?:[^']|'')*'|[^' ]+/;
 
-# Arguments: dbh; table; key, a list of its key columns or undef.
+# Arguments: dbh; table; key, a list of its key columns or undef; slot, the
+# name of the slot.
 sub new
 {
 	my ($class, %args) = @_;
-	my $self = bless { copy => "$args{table}_shadow", %args }, $class;
+	my $self = bless {
+		copy => "$args{table}_shadow",
+		slot => 'shadow',
+		%args
+	}, $class;
 	my $dbh = $self->{dbh};
 
 	$dbh->do("CREATE TABLE $self->{copy} (LIKE $self->{table})");
@@ -41,7 +44,7 @@ sub new
 		 WHERE attrelid = ?::regclass AND attnum > 0 ORDER BY attnum',
 		undef, $self->{copy});
 	$dbh->do('SELECT pg_create_logical_replication_slot(?, ?)',
-		undef, SLOT, 'test_decoding');
+		undef, $self->{slot}, 'test_decoding');
 	return $self;
 }
 
@@ -51,7 +54,7 @@ sub drop
 {
 	my ($self) = @_;
 
-	$self->{dbh}->do('SELECT pg_drop_replication_slot(?)', undef, SLOT);
+	$self->{dbh}->do('SELECT pg_drop_replication_slot(?)', undef, $self->{slot});
 	$self->{dbh}->do("DROP TABLE $self->{copy}");
 	return;
 }
@@ -66,7 +69,7 @@ sub commits
 	my $lines = $self->{dbh}->selectall_arrayref(
 		"SELECT lsn, xid, data FROM pg_logical_slot_get_changes(?, NULL, NULL,
 			'include-xids', 'off', 'skip-empty-xacts', 'on')",
-		undef, SLOT);
+		undef, $self->{slot});
 	my (@commits, @changes, %moves);
 
 	for my $line (@$lines)
