@@ -62,7 +62,7 @@ PG_CONFIG ?= pg_config
 export PG_CONFIG
 
 # These install what they need, PostgreSQL too; all others come from PGXS.
-SELF_CONTAINED = setup demo bench check installcheck soak soak-kill
+SELF_CONTAINED = setup demo bench check installcheck soak soak-kill fuzz
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 NO_INSTALLCHECK = 1
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -99,3 +99,7 @@ soak: setup
 # A thousand kills, or KILLS=...
 soak-kill: setup
 	@KILLS=$${KILLS:-1000} test/check 041_kills
+
+# Five thousand random queries and calls, or FUZZ=...
+fuzz: setup
+	@FUZZ=$${FUZZ:-5000} test/check 045_fuzz
