@@ -14,6 +14,7 @@
 #include "apply.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
+#include "deliver.h"
 #include "invalidation.h"
 #include "message.h"
 #include "postmaster/interrupt.h"
@@ -82,7 +83,7 @@ static List *commit_feeds;		/* touched */
 static List *commit_catalog;	/* of CatalogChange */
 static List *commit_rewritten;	/* OIDs of tables */
 static List *commit_resyncs;	/* of int64 * */
-static List *commit_published;	/* of int64[3]: id, seq, lsn */
+static List *commit_published;	/* of numbers of messages, as text */
 
 /*
  * Relcache callback: a table, or all of them, may have changed.  It may be in
@@ -514,33 +515,21 @@ static void
 note_message(const char *prefix, const char *data, Size size)
 {
 	MemoryContext caller;
-	const char *at;
+	const char *numbers;
 	int64		id;
 
-	if (strcmp(prefix, MESSAGE_PREFIX) != 0 || size == 0 ||
+	if (size == 0 ||
 		(data[0] != MESSAGE_RESYNC && data[0] != MESSAGE_PUBLISHED))
 		return;
 
 	caller = MemoryContextSwitchTo(commit_context);
-	at = pnstrdup(data + 1, Min(size - 1, MESSAGE_SECRET_LENGTH));
-	if (message_is_genuine(&at))
+	numbers = message_numbers(prefix, data, size);
+	if (numbers && data[0] == MESSAGE_PUBLISHED)
+		commit_published = lappend(commit_published, (void *) numbers);
+	else if (numbers)
 	{
-		at = pnstrdup(data + 1, size - 1);
-		(void) message_is_genuine(&at);
-		while (message_number(&at, &id))
-		{
-			if (data[0] == MESSAGE_RESYNC)
-				request_resync(id);
-			else
-			{
-				int64	   *numbers = palloc0(3 * sizeof(int64));
-
-				numbers[0] = id;
-				if (message_number(&at, &numbers[1]) &&
-					message_number(&at, &numbers[2]))
-					commit_published = lappend(commit_published, numbers);
-			}
-		}
+		while (message_number(&numbers, &id))
+			request_resync(id);
 	}
 	MemoryContextSwitchTo(caller);
 }
@@ -717,13 +706,9 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	foreach(lc, commit_catalog)
 		apply_catalog_change(lfirst(lc));
 	foreach(lc, commit_published)
-	{
-		int64	   *numbers = lfirst(lc);
-		Feed	   *feed = feed_find(numbers[0]);
-
-		if (feed)
-			feed_was_published(feed, numbers[1], numbers[2]);
-	}
+		feed_note_published(lfirst(lc));
+	if (commit_published != NIL)
+		deliver_forget_published();
 }
 
 const DecoderOps apply_ops = {

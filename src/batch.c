@@ -20,6 +20,7 @@
 #include "utils/fmgroids.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/typcache.h"
 
@@ -318,6 +319,20 @@ batch_free(Batch *batch)
 	if (batch->error)
 		pfree(batch->error);
 	pfree(batch);
+}
+
+Size
+batch_bytes(const Batch *batch)
+{
+	Size		bytes = GetMemoryChunkSpace((void *) batch);
+
+	if (batch->script)
+		bytes += delta_bytes(batch->script);
+	if (batch->rows)
+		bytes += GetMemoryChunkSpace(batch->rows);
+	for (int i = 0; i < batch->nrows; i++)
+		bytes += row_bytes(batch->rows[i]);
+	return bytes;
 }
 
 void

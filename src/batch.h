@@ -44,6 +44,9 @@ typedef struct Batch
 /* A batch's memory, and its references. */
 extern void batch_free(Batch *batch);
 
+/* How much memory it keeps, if nobody else needs the rows. */
+extern Size batch_bytes(const Batch *batch);
+
 /*
  * Append a batch in the form of doc/protocol.md.  With old, deltas tell what
  * there was before.

@@ -19,6 +19,13 @@
 #define MyProcNumber			(MyProc->pgprocno)
 #endif
 
+/* ab355e3a8: backend IDs became proc numbers */
+#if PG_VERSION_NUM < 170000
+#define vxid_get_proc(vxid)		BackendIdGetProc((vxid).backendId)
+#else
+#define vxid_get_proc(vxid)		ProcNumberGetProc((vxid).procNumber)
+#endif
+
 /* 173b56f1e: LogLogicalMessage was given an argument flush */
 #if PG_VERSION_NUM < 170000
 #define log_logical_message(prefix, message, size) \

@@ -9,14 +9,19 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "access/xlogutils.h"
 #include "compat.h"
 #include "decoder.h"
+#include "miscadmin.h"
 #include "output_plugin.h"
+#include "postmaster/interrupt.h"
 #include "replication/decode.h"
 #include "replication/logical.h"
+#include "replication/message.h"
 #include "replication/reorderbuffer.h"
 #include "replication/slot.h"
+#include "storage/ipc.h"
 #include "utils/memutils.h"
 
 static LogicalDecodingContext *decoding;
@@ -184,20 +189,18 @@ decoder_open(const char *slot_name, const DecoderOps *ops)
 	return !exists;
 }
 
-bool
-decoder_step(void)
+/* The next record; false at the end of what is flushed. */
+static bool
+read_record(XLogReaderState *reader)
 {
-	XLogReaderState *reader = decoding->reader;
 	ReadLocalXLogPageNoWaitPrivate *private = reader->private_data;
-	XLogRecord *record;
 	char	   *message;
 
 	/* reading the next page would block or fail */
 	if (reader->EndRecPtr >= GetFlushRecPtr(NULL))
 		return false;
 
-	record = XLogReadRecord(reader, &message);
-	if (record == NULL)
+	if (XLogReadRecord(reader, &message) == NULL)
 	{
 		if (private->end_of_wal)
 		{
@@ -210,8 +213,125 @@ decoder_step(void)
 						LSN_FORMAT_ARGS(reader->EndRecPtr),
 						message ? message : "no message")));
 	}
-	LogicalDecodingProcessRecord(decoding, reader);
 	return true;
+}
+
+bool
+decoder_step(void)
+{
+	if (!read_record(decoding->reader))
+		return false;
+	LogicalDecodingProcessRecord(decoding, decoding->reader);
+	return true;
+}
+
+/* ---- looking ahead ---- */
+
+static XLogReaderState *
+allocate_reader(void)
+{
+	XLogReaderState *reader =
+		XLogReaderAllocate(wal_segment_size, NULL,
+						   XL_ROUTINE(.page_read = read_local_xlog_page_no_wait,
+									  .segment_open = wal_segment_open,
+									  .segment_close = wal_segment_close),
+						   palloc0(sizeof(ReadLocalXLogPageNoWaitPrivate)));
+
+	if (reader == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed while allocating a WAL reading processor.")));
+	return reader;
+}
+
+/* A message whose transaction has not ended yet. */
+typedef struct AheadMessage
+{
+	TransactionId xid;
+	char	   *prefix;
+	char	   *data;
+	Size		size;
+} AheadMessage;
+
+static List *
+ahead_message(List *messages, XLogReaderState *reader)
+{
+	xl_logical_message *record = (xl_logical_message *) XLogRecGetData(reader);
+	AheadMessage *message;
+
+	if (record->dbId != MyDatabaseId || !record->transactional)
+		return messages;
+	message = palloc(sizeof(AheadMessage));
+	message->xid = XLogRecGetXid(reader);
+	message->prefix = pstrdup(record->message);
+	message->size = record->message_size;
+	message->data = palloc_extended(message->size + 1, MCXT_ALLOC_HUGE);
+	memcpy(message->data, record->message + record->prefix_size,
+		   message->size);
+	return lappend(messages, message);
+}
+
+/* The end of a transaction. */
+static List *
+ahead_end(List *messages, TransactionId xid, bool committed,
+		  MessageCallback callback)
+{
+	ListCell   *lc;
+
+	foreach(lc, messages)
+	{
+		AheadMessage *message = lfirst(lc);
+
+		if (message->xid != xid)
+			continue;
+		if (committed)
+			callback(message->prefix, message->data, message->size);
+		messages = foreach_delete_current(messages, lc);
+	}
+	return messages;
+}
+
+/*
+ * Messages of subtransactions and of prepared transactions are left out: a
+ * worker has none.
+ */
+void
+decoder_look_ahead(XLogRecPtr end, MessageCallback callback)
+{
+	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext,
+												  "live_topn look ahead",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext message_context = AllocSetContextCreate(scratch,
+														  "live_topn messages ahead",
+														  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(scratch);
+	XLogReaderState *reader = allocate_reader();
+	List	   *messages = NIL;
+
+	XLogBeginRead(reader, MyReplicationSlot->data.restart_lsn);
+	while (reader->EndRecPtr < end && read_record(reader))
+	{
+		uint8		kind = XLogRecGetInfo(reader) & XLOG_XACT_OPMASK;
+
+		CHECK_FOR_INTERRUPTS();
+		if (ShutdownRequestPending)
+			proc_exit(0);
+
+		MemoryContextSwitchTo(message_context);
+		if (XLogRecGetRmid(reader) == RM_LOGICALMSG_ID)
+			messages = ahead_message(messages, reader);
+		else if (XLogRecGetRmid(reader) == RM_XACT_ID &&
+				 (kind == XLOG_XACT_COMMIT || kind == XLOG_XACT_ABORT))
+			messages = ahead_end(messages, XLogRecGetXid(reader),
+								 kind == XLOG_XACT_COMMIT, callback);
+		MemoryContextSwitchTo(scratch);
+		if (messages == NIL)
+			MemoryContextReset(message_context);
+	}
+	XLogReaderFree(reader);
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(scratch);
 }
 
 XLogRecPtr

@@ -48,6 +48,15 @@ extern XLogRecPtr decoder_confirmed(void);
 /* All records before this have been decoded. */
 extern XLogRecPtr decoder_position(void);
 
+/*
+ * The logical messages of this database's transactions that have committed
+ * up to end, as far as those could still be decoded; without decoding
+ * anything else.
+ */
+typedef void (*MessageCallback) (const char *prefix, const char *data,
+								 Size size);
+extern void decoder_look_ahead(XLogRecPtr end, MessageCallback callback);
+
 /* WAL before this is no longer needed. */
 extern void decoder_confirm(XLogRecPtr lsn);
 

@@ -2,16 +2,22 @@
  * deliver.c
  *	  Batches on their way to clients.
  *
- * A turn of the worker's loop publishes all its batches in one transaction.
- * It commits asynchronously (the worker runs with synchronous_commit off): a
- * commit that notifies holds a lock that every other such commit in the
- * cluster waits for, so it must not wait for a disk or a standby.
+ * A turn of the worker's loop publishes all its batches, in one transaction
+ * unless they are large.  It commits asynchronously (the worker runs with
+ * synchronous_commit off): a commit that notifies holds a lock that every
+ * other such commit in the cluster waits for, so it must not wait for a disk
+ * or a standby.
+ *
+ * Batches go out in the order in which they were queued.  So what has been
+ * published is always the beginning of what there was to publish, also after
+ * a crash between two transactions.
  */
 #include "postgres.h"
 
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_database.h"
 #include "commands/async.h"
 #include "compat.h"
 #include "deliver.h"
@@ -22,6 +28,9 @@
 #include "message.h"
 #include "miscadmin.h"
 #include "replication/message.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "storage/sinvaladt.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/json.h"
@@ -31,17 +40,27 @@
 /* commands/async.c: a payload must be shorter */
 #define NOTIFY_LIMIT	(BLCKSZ - NAMEDATALEN - 128)
 
+/* Whoever notifies waits for all others, of any database: not for ever. */
+#define NOTIFY_LOCK_MS	1000
+
+/* So many batches are enough for one transaction. */
+#define MAX_QUEUED		1000
+
 typedef struct Delivery
 {
+	dlist_node	node;
 	Feed	   *feed;
 	Batch	   *batch;			/* NULL: announce the result at birth */
+	Size		bytes;			/* that it keeps in memory */
 	char	   *json;			/* while it is published */
 	int			length;
 } Delivery;
 
 static MemoryContext context;
 static MemoryContext json_context;	/* batches while they are published */
-static List *queue;				/* of Delivery */
+static dlist_head queue = DLIST_STATIC_INIT(queue); /* of Delivery */
+static int	queued;
+static Size queued_bytes;
 
 /* whose identity and settings are in force, in the publishing transaction */
 static const SubscriptionRow *acting_for;
@@ -97,7 +116,12 @@ deliver_enqueue(Feed *feed, Batch *batch)
 
 	delivery->feed = feed;
 	delivery->batch = batch;
-	queue = lappend(queue, delivery);
+	delivery->bytes = GetMemoryChunkSpace(delivery);
+	if (batch)
+		delivery->bytes += batch_bytes(batch);
+	dlist_push_tail(&queue, &delivery->node);
+	queued++;
+	queued_bytes += delivery->bytes;
 	feed->pending++;
 	MemoryContextSwitchTo(caller);
 }
@@ -111,12 +135,29 @@ deliver_announce(Feed *feed)
 int
 deliver_pending(void)
 {
-	return list_length(queue);
+	return queued;
 }
 
+/* A share of the memory limit. */
+static Size
+max_bytes(void)
+{
+	return commit_log_memory_kb * (Size) 1024 / 4;
+}
+
+bool
+deliver_is_full(void)
+{
+	return queued >= MAX_QUEUED || queued_bytes >= max_bytes();
+}
+
+/* Take it from the queue. */
 static void
 free_delivery(Delivery *delivery)
 {
+	dlist_delete(&delivery->node);
+	queued--;
+	queued_bytes -= delivery->bytes;
 	if (delivery->batch)
 		batch_free(delivery->batch);
 	feed_delivered(delivery->feed);
@@ -295,23 +336,25 @@ publish(Delivery *delivery)
 }
 
 /*
- * Write what is published into WAL, in the same transaction: a worker that
- * starts again finds it there.
+ * Write into WAL that the first n batches are published, in the same
+ * transaction: a worker that starts again finds it there.
  */
 static void
-log_published(void)
+log_published(int n)
 {
 	StringInfoData message;
-	ListCell   *lc;
+	dlist_iter	iter;
 
 	initStringInfo(&message);
 	appendStringInfo(&message, "%c " INT64_FORMAT, MESSAGE_PUBLISHED,
 					 message_secret());
-	foreach(lc, queue)
+	dlist_foreach(iter, &queue)
 	{
-		Delivery   *delivery = lfirst(lc);
+		Delivery   *delivery = dlist_container(Delivery, node, iter.cur);
 		Batch	   *batch = delivery->batch;
 
+		if (n-- == 0)
+			break;
 		appendStringInfo(&message,
 						 " " INT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
 						 delivery->feed->id, batch ? batch->seq : 0,
@@ -321,60 +364,95 @@ log_published(void)
 	pfree(message.data);
 }
 
-int64
-deliver_forget(Feed *feed, int64 seq, XLogRecPtr lsn)
+void
+deliver_forget_published(void)
 {
-	ListCell   *lc;
+	dlist_mutable_iter iter;
 
-	foreach(lc, queue)
+	/* what is queued of a feed comes after what was published of it */
+	dlist_foreach_modify(iter, &queue)
 	{
-		Delivery   *delivery = lfirst(lc);
+		Feed	   *feed = dlist_container(Delivery, node, iter.cur)->feed;
 
-		if (delivery->feed != feed)
-			continue;
-		if (delivery->batch == NULL || delivery->batch->commit.lsn <= lsn)
-		{
-			queue = foreach_delete_current(queue, lc);
-			free_delivery(delivery);
-		}
-		else
-			delivery->batch->seq = ++seq;
+		if (feed->replaying && feed->published >= 0)
+			feed->seq = feed->published;
 	}
-	return seq;
+	dlist_foreach_modify(iter, &queue)
+	{
+		Delivery   *delivery = dlist_container(Delivery, node, iter.cur);
+		Feed	   *feed = delivery->feed;
+
+		if (!feed->replaying || feed->published < 0)
+			continue;
+		if (delivery->batch == NULL ||
+			delivery->batch->commit.lsn <= feed->published_lsn)
+			free_delivery(delivery);
+		else
+			delivery->batch->seq = ++feed->seq;
+	}
 }
 
 /*
- * Drop what is queued of a feed whose rows cannot be printed.  Its next batch
- * takes the first number that was not used.
+ * A batch of that feed cannot be printed: it and what follows is of no use,
+ * and its numbers are free again.
  */
 static void
 discard_failed(Feed *feed)
 {
-	ListCell   *lc;
+	dlist_mutable_iter iter;
 
-	foreach(lc, queue)
+	dlist_foreach_modify(iter, &queue)
 	{
-		Delivery   *delivery = lfirst(lc);
+		Delivery   *delivery = dlist_container(Delivery, node, iter.cur);
 
-		if (delivery->feed == feed && delivery->batch)
+		if (delivery->feed != feed)
+			continue;
+		if (delivery->batch)
 			feed->seq = Min(feed->seq, delivery->batch->seq - 1);
+		free_delivery(delivery);
 	}
-	deliver_forget(feed, feed->seq, PG_UINT64_MAX);
+}
+
+/* Who holds the lock that PreCommit_Notify takes? */
+static void
+note_lock_holder(void)
+{
+	LOCKTAG		tag;
+	VirtualTransactionId *holders;
+	PGPROC	   *proc = NULL;
+
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, InvalidOid, 0);
+	holders = GetLockConflicts(&tag, AccessExclusiveLock, NULL);
+	if (VirtualTransactionIdIsValid(holders[0]))
+		proc = vxid_get_proc(holders[0]);
+	blocker[0] = '\0';
+	if (proc)
+		snprintf(blocker, sizeof(blocker),
+				 "The server process with PID %d is committing and holds it",
+				 proc->pid);
+	pfree(holders);
 }
 
 static void
 report_stall(const ErrorData *error)
 {
-	char	   *text = psprintf("cannot publish: %s%s%s", error->message,
-								blocker[0] ? ". " : "", blocker);
+	const char *message = error->message;
+	char	   *text;
 
+	if (error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+	{
+		message = "the lock for transactions that notify is not available";
+		note_lock_holder();
+	}
+	text = psprintf("cannot publish: %s%s%s", message,
+					blocker[0] ? ". " : "", blocker);
 	launcher_set_error(text);
 	pfree(text);
 	if (!stalled)
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("live_topn worker of database %u cannot publish: %s",
-						MyDatabaseId, error->message),
+						MyDatabaseId, message),
 				 blocker[0] ? errdetail_internal("%s.", blocker) : 0,
 				 errhint("It waits, and loses nothing.")));
 	stalled = true;
@@ -391,16 +469,60 @@ report_end_of_stall(void)
 	blocker[0] = '\0';
 }
 
-bool
-deliver_publish(void)
+/*
+ * Print batches and put them out until they are enough for one transaction,
+ * and note that.  Returns their number; *printing is the feed at work.
+ */
+static int
+publish_first(Feed *volatile *printing)
+{
+	Size		bytes = 0;
+	int			n = 0;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &queue)
+	{
+		Delivery   *delivery = dlist_container(Delivery, node, iter.cur);
+
+		if (n == MAX_QUEUED || bytes >= max_bytes())
+			break;
+		*printing = delivery->feed;
+		publish(delivery);
+		bytes += delivery->length;
+		n++;
+	}
+	*printing = NULL;
+	act_for_nobody();
+	log_published(n);
+	return n;
+}
+
+/* The first n batches are out: keep them for topn_poll. */
+static void
+forget_first(int n)
+{
+	while (n-- > 0)
+	{
+		Delivery   *delivery = dlist_head_element(Delivery, node, &queue);
+
+		if (delivery->batch)
+			history_add(delivery->feed->history, delivery->batch->seq,
+						delivery->json, delivery->length);
+		free_delivery(delivery);
+	}
+}
+
+/*
+ * Publish what comes first in the queue in one transaction.  An error while a
+ * batch is printed is the feed's own, and concerns no other.
+ */
+static bool
+publish_transaction(void)
 {
 	MemoryContext caller = CurrentMemoryContext;
-	volatile bool published = false;
+	volatile int n = 0;
+	volatile bool good = true;
 	Feed	   *volatile printing = NULL;
-	ListCell   *lc;
-
-	if (queue == NIL)
-		return true;
 
 	MemoryContextReset(json_context);
 	streamed = false;
@@ -411,24 +533,19 @@ deliver_publish(void)
 			(void) DirectFunctionCall1(pg_notification_queue_usage, (Datum) 0);
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
-		foreach(lc, queue)
-		{
-			Delivery   *delivery = lfirst(lc);
-
-			printing = delivery->feed;
-			publish(delivery);
-		}
-		act_for_nobody();
-		printing = NULL;
-		log_published();
+		n = publish_first(&printing);
 		PopActiveSnapshot();
+		LockTimeout = NOTIFY_LOCK_MS;
 		CommitTransactionCommand();
-		published = true;
+		LockTimeout = 0;
 	}
 	PG_CATCH();
 	{
 		ErrorData  *error;
+		Feed	   *feed = printing;
 
+		LockTimeout = 0;
+		n = 0;
 		acting_for = NULL;
 		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(caller);
@@ -436,12 +553,11 @@ deliver_publish(void)
 		FlushErrorState();
 		AbortCurrentTransaction();
 		RESUME_INTERRUPTS();
-		if (printing == NULL)
+		good = feed != NULL;
+		if (feed == NULL)
 			report_stall(error);
-		if (printing)
+		else
 		{
-			Feed	   *feed = printing;
-
 			/* it may go with its last batch */
 			feed->pending++;
 			discard_failed(feed);
@@ -454,27 +570,28 @@ deliver_publish(void)
 	PG_END_TRY();
 	MemoryContextSwitchTo(caller);
 
-	if (published)
+	if (n > 0)
 	{
 		if (stalled)
 			report_end_of_stall();
 		pg_atomic_write_u64(&MyWorkerSlot->published_lsn, XactLastCommitEnd);
 		if (streamed)
 			unflushed = XactLastCommitEnd;
-		foreach(lc, queue)
-		{
-			Delivery   *delivery = lfirst(lc);
-
-			if (delivery->batch)
-				history_add(delivery->feed->history, delivery->batch->seq,
-							delivery->json, delivery->length);
-			free_delivery(delivery);
-		}
-		list_free(queue);
-		queue = NIL;
+		forget_first(n);
 		MemoryContextReset(json_context);
 	}
-	return published;
+	return good;
+}
+
+bool
+deliver_publish(void)
+{
+	while (queued > 0)
+	{
+		if (!publish_transaction())
+			return false;
+	}
+	return true;
 }
 
 void

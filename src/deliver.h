@@ -22,16 +22,19 @@ extern void deliver_enqueue(Feed *feed, Batch *batch);
 extern void deliver_announce(Feed *feed);
 
 /*
- * Drop what is queued of a feed up to a commit: batch seq has brought clients
- * there.  The others are numbered from there; returns the last number.
+ * Of the feeds that retrace the work of an earlier worker, drop what that one
+ * has published, and number the rest from there.
  */
-extern int64 deliver_forget(Feed *feed, int64 seq, XLogRecPtr lsn);
+extern void deliver_forget_published(void);
 
 extern int	deliver_pending(void);
 
+/* Is so much queued that it should be published before more is? */
+extern bool deliver_is_full(void);
+
 /*
- * Publish all queued batches in one transaction.  Must be called outside
- * decoding.  On an error they stay queued; returns false then.
+ * Publish all queued batches.  Must be called outside decoding.  False if that
+ * is not possible now; then the rest stays queued.
  */
 extern bool deliver_publish(void);
 

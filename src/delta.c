@@ -619,3 +619,21 @@ delta_free(DeltaScript *script)
 	pfree(script->deltas);
 	pfree(script);
 }
+
+Size
+delta_bytes(const DeltaScript *script)
+{
+	Size		bytes = GetMemoryChunkSpace((void *) script) +
+		GetMemoryChunkSpace(script->deltas);
+
+	for (int i = 0; i < script->n; i++)
+	{
+		const Delta *delta = &script->deltas[i];
+
+		if (delta->old && delta->old != delta->row)
+			bytes += row_bytes(delta->old);
+		if (delta->row)
+			bytes += row_bytes(delta->row);
+	}
+	return bytes;
+}

@@ -48,4 +48,7 @@ extern void delta_append(DeltaScript *script, Window *window,
 
 extern void delta_free(DeltaScript *script);
 
+/* Its memory, and that of the rows it holds. */
+extern Size delta_bytes(const DeltaScript *script);
+
 #endif							/* LIVE_TOPN_DELTA_H */

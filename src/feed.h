@@ -116,9 +116,11 @@ typedef struct Feed
 	uint64		kept;			/* its answer may need the commits after it */
 	int			nreads;			/* 0: the query is only checked */
 	FeedRead   *reads;
-	RefillAnswer *answer;		/* came, and waits to be merged */
-	TimestampTz retry_at;		/* after a failure */
+	RefillAnswer *answer;		/* came, and waits to be merged ... */
+	uint64		merge_at;		/* ... at this commit, if that is to come */
+	TimestampTz retry_at;		/* after a failure, or to look again */
 	int			failures;
+	int			looks;			/* for a commit to become visible, in a row */
 
 	char	   *error;			/* NULL: none */
 	bool		forget;			/* the query, once no batch is pending */
@@ -171,10 +173,11 @@ extern void feed_restore(Feed *feed, const SavedFeed *saved);
 extern void feed_lose_history(Feed *feed, XLogRecPtr lsn);
 
 /*
- * An earlier worker has published a batch as of lsn, or, with seq 0, shown the
- * result at birth.  That is found in the WAL that is replayed.
+ * What an earlier worker has published, as a message in WAL says: numbers
+ * after MESSAGE_PUBLISHED.  When all is told, deliver_forget_published must
+ * follow.
  */
-extern void feed_was_published(Feed *feed, int64 seq, XLogRecPtr lsn);
+extern void feed_note_published(const char *numbers);
 
 /*
  * All that an earlier worker can have written is decoded: go on from there.

@@ -14,7 +14,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#define READ_AGAIN_MS		10
+#define MIN_LOOK_AGAIN_MS	10
+#define MAX_LOOK_AGAIN		7	/* times that it is doubled */
 
 /* ---- requests ---- */
 
@@ -120,6 +121,20 @@ feed_request_rows(Feed *feed)
 	feed_activate(feed);
 }
 
+/*
+ * A commit that the log has is not visible yet, and we have to wait until it
+ * is: often for a moment, but with synchronous replication possibly long.
+ */
+static void
+look_again_later(Feed *feed)
+{
+	int			shift = Min(feed->looks++, MAX_LOOK_AGAIN);
+
+	feed->retry_at =
+		TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+									MIN_LOOK_AGAIN_MS << shift);
+}
+
 void
 feed_request_check(Feed *feed)
 {
@@ -129,11 +144,11 @@ feed_request_check(Feed *feed)
 		feed->unseen = list_delete_first(feed->unseen);
 	if (feed->unseen != NIL)
 	{
-		feed->retry_at =
-			TimestampTzPlusMilliseconds(GetCurrentTimestamp(), READ_AGAIN_MS);
+		look_again_later(feed);
 		return;
 	}
 
+	feed->looks = 0;
 	feed->recheck = false;
 	feed_dirty = true;
 	note_request(feed);
@@ -195,6 +210,7 @@ feed_drop_refill(Feed *feed)
 	if (feed->answer)
 		MemoryContextDelete(feed->answer->context);
 	feed->answer = NULL;
+	feed->merge_at = 0;
 	for (int i = 0; i < feed->nreads; i++)
 		free_read(&feed->reads[i]);
 	if (feed->reads)
@@ -250,7 +266,8 @@ feed_balance(Feed *feed)
 	WindowSet  *set = feed->windows;
 
 	if (feed->ticket == 0 && feed->answer == NULL &&
-		(feed_is_short(feed) || !dlist_is_empty(&set->needy[NEED_CUSHION])))
+		(feed_is_short(feed) || !dlist_is_empty(&set->needy[NEED_CUSHION])) &&
+		feed->retry_at <= GetCurrentTimestamp())
 		feed_request_rows(feed);
 }
 
@@ -338,49 +355,46 @@ take_first(Feed *feed, WindowSet *read)
 }
 
 /*
- * Merge the rows that came into the windows, at the cursor or at the first
- * commit after it where that can be done.
+ * Merge the rows that came into the windows at the cursor; where that cannot
+ * be done, say at which commit after it.
  */
 static void
 merge(Feed *feed)
 {
-	/* ranges may have ended elsewhere since, or lost their rows */
-	while (keep_wanted_reads(feed))
-	{
-		WindowSet  *read = make_read(feed);
-		uint64		later = 0;
-		ReconcileResult result;
+	WindowSet  *read;
 
-		result = reconcile(feed->evaluator, read, &feed->answer->view,
-						   feed_commit_log, feed->windows, feed->since,
-						   feed->behind ? feed->cursor :
-						   feed_position->commit.no,
-						   &later);
-		if (result == RECONCILED)
-		{
+	/* ranges may have ended elsewhere since, or lost their rows */
+	if (!keep_wanted_reads(feed))
+	{
+		feed_drop_refill(feed);
+		return;
+	}
+
+	read = make_read(feed);
+	switch (reconcile(feed->evaluator, read, &feed->answer->view,
+					  feed_commit_log, feed->windows, feed->since,
+					  feed->behind ? feed->cursor : feed_position->commit.no,
+					  &feed->merge_at))
+	{
+		case RECONCILED:
 			feed->refilled_rows += feed->answer->nrows;
 			feed_dirty = true;
+			feed->looks = 0;
 			if (feed->reads[0].everything && !feed->loaded)
 				take_first(feed, read);
 			else
 				window_set_append(feed->windows, read);
+			feed_drop_refill(feed);
 			break;
-		}
-
-		window_set_free(read);
-		if (result == RECONCILE_READ_AGAIN)
-		{
-			feed->retry_at =
-				TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-											READ_AGAIN_MS);
+		case RECONCILE_LATER:
+			window_set_free(read);
 			break;
-		}
-		while (feed->cursor < later && feed->answer && feed_step(feed))
-			;
-		if (feed->answer == NULL)
-			return;				/* all rows were lost on the way */
+		case RECONCILE_READ_AGAIN:
+			window_set_free(read);
+			feed_drop_refill(feed);
+			look_again_later(feed);
+			break;
 	}
-	feed_drop_refill(feed);
 }
 
 static void
@@ -455,11 +469,12 @@ feed_take_answer(Feed *feed)
 		take_check(feed);
 	else
 	{
-		feed->refill_time += feed->answer->elapsed;
+		if (feed->merge_at == 0)
+			feed->refill_time += feed->answer->elapsed;
 		merge(feed);
 		if (feed_is_too_large(feed))
 			feed_fail(feed, RESULT_TOO_LARGE);
-		else
+		else if (feed->answer == NULL)
 			feed_settle(feed);
 	}
 }

@@ -8,8 +8,8 @@
  */
 #include "postgres.h"
 
-#include "deliver.h"
 #include "feed_private.h"
+#include "message.h"
 #include "route.h"
 
 /* The rows as clients have them, which is no change. */
@@ -135,18 +135,37 @@ feed_lose_history(Feed *feed, XLogRecPtr lsn)
 	feed->announced = true;
 }
 
-void
-feed_was_published(Feed *feed, int64 seq, XLogRecPtr lsn)
+/*
+ * A batch as of lsn was published, or, with seq 0, the result at birth shown.
+ */
+static void
+was_published(Feed *feed, int64 seq, XLogRecPtr lsn)
 {
 	if (!feed->replaying)
 		return;
 	feed->announced = true;
 	if (seq <= feed->published)
 		return;
-	feed->published = seq;
+	feed->seq = feed->published = seq;
 	feed->published_lsn = Max(feed->published_lsn, lsn);
 	feed->last_lsn = Max(feed->last_lsn, lsn);
-	feed->seq = deliver_forget(feed, seq, feed->published_lsn);
+}
+
+void
+feed_note_published(const char *numbers)
+{
+	int64		id,
+				seq,
+				lsn;
+
+	while (message_number(&numbers, &id) && message_number(&numbers, &seq) &&
+		   message_number(&numbers, &lsn))
+	{
+		Feed	   *feed = feed_find(id);
+
+		if (feed)
+			was_published(feed, seq, lsn);
+	}
 }
 
 /* The last commit that is in the windows that were saved. */

@@ -11,6 +11,7 @@
 
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
+#include "deliver.h"
 #include "feed_private.h"
 #include "lib/pairingheap.h"
 #include "miscadmin.h"
@@ -186,10 +187,12 @@ is_blocked(const Feed *feed)
 		!feed->loaded || feed_is_short(feed);
 }
 
-/* Must the answer wait for decoding, or for batches to be out? */
+/* Must the answer wait for decoding, the cursor, or batches to be out? */
 static bool
 is_answer_early(const Feed *feed)
 {
+	if (feed->cursor < feed->merge_at)
+		return true;
 	if (feed->answer->status == REFILL_CHANGED)
 		return feed->pending > 0;
 	return feed->answer->status == REFILL_DONE && feed->nreads > 0 &&
@@ -205,6 +208,8 @@ can_advance(const Feed *feed)
 		return feed->pending == 0;
 	if (feed->answer && !is_answer_early(feed))
 		return true;
+	if (feed->cursor < feed->merge_at)
+		return true;
 	if (is_blocked(feed))
 		return feed->ticket == 0 && feed->answer == NULL &&
 			feed->retry_at <= GetCurrentTimestamp();
@@ -219,13 +224,19 @@ can_advance(const Feed *feed)
 static void
 advance(Feed *feed, const void *arg)
 {
-	for (int i = 0; i < STEPS_PER_TURN && can_advance(feed); i++)
+	for (int i = 0; i < STEPS_PER_TURN && can_advance(feed) &&
+		 !deliver_is_full(); i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (feed->forget)
 			feed_forget_query(feed);
 		else if (feed->answer && !is_answer_early(feed))
 			feed_take_answer(feed);
+		else if (feed->cursor < feed->merge_at)
+		{
+			if (!feed_step(feed))
+				feed->cursor = feed->merge_at;
+		}
 		else if (is_blocked(feed))
 		{
 			if (feed->query == NULL || feed->recheck)
@@ -349,6 +360,14 @@ will_be_called(const Feed *feed)
 	return is_blocked(feed) || !feed->behind;
 }
 
+/* The next turn begins with this feed, which is ready. */
+static void
+begin_with(Feed *feed)
+{
+	while (dlist_head_node(&ready) != &feed->ready_node)
+		dlist_push_tail(&ready, dlist_pop_head_node(&ready));
+}
+
 bool
 feed_advance_all(void)
 {
@@ -370,6 +389,11 @@ feed_advance_all(void)
 	{
 		Feed	   *feed = dlist_container(Feed, ready_node, iter.cur);
 
+		if (deliver_is_full())
+		{
+			begin_with(feed);
+			return true;
+		}
 		if (can_advance(feed))
 			feed_run_safely(feed, advance, NULL);
 		if (can_advance(feed))

@@ -86,3 +86,18 @@ message_secret(void)
 {
 	return *secret;
 }
+
+const char *
+message_numbers(const char *prefix, const char *data, Size size)
+{
+	const char *at;
+
+	if (strcmp(prefix, MESSAGE_PREFIX) != 0 || size == 0)
+		return NULL;
+	at = pnstrdup(data + 1, Min(size - 1, MESSAGE_SECRET_LENGTH));
+	if (!message_is_genuine(&at))
+		return NULL;
+	at = pnstrdup(data + 1, size - 1);
+	(void) message_is_genuine(&at);
+	return at;
+}

@@ -61,4 +61,11 @@ message_is_genuine(const char **at)
 	return message_number(at, &number) && number == message_secret();
 }
 
+/*
+ * The numbers of a logical message, for message_number, in
+ * CurrentMemoryContext; NULL if the message is not a genuine one of ours.
+ */
+extern const char *message_numbers(const char *prefix, const char *data,
+								   Size size);
+
 #endif							/* LIVE_TOPN_MESSAGE_H */

@@ -21,6 +21,7 @@
 #include "decoder.h"
 #include "deliver.h"
 #include "launcher.h"
+#include "message.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -41,7 +42,6 @@
 #include "worker.h"
 
 #define RECORDS_PER_TURN	2000
-#define BATCHES_PER_TURN	1000	/* then publish */
 #define CONFIRM_MS			5000	/* how often WAL is given back */
 #define FLUSH_POLL_MS		5		/* while an asynchronous commit is not
 									 * flushed */
@@ -54,6 +54,7 @@ static RefillPool *pool;
 static TimestampTz confirmed_at;
 static TimestampTz publish_after;	/* a failure: not before */
 static XLogRecPtr replay_end;	/* up to here an earlier worker may have been */
+static bool looked_ahead;		/* replay_end is where it really was */
 static TimestampTz checkpointed_at;
 
 /*
@@ -221,14 +222,60 @@ end_replay(void)
 		feed_end_replay(feed);
 }
 
+static void
+note_ahead(const char *prefix, const char *data, Size size)
+{
+	const char *numbers;
+
+	if (size > 0 && data[0] == MESSAGE_PUBLISHED &&
+		(numbers = message_numbers(prefix, data, size)) != NULL)
+		feed_note_published(numbers);
+}
+
+/*
+ * A batch that may have been published before waits until we know, which must
+ * not be in memory for as long as there is WAL.  So when there are too many,
+ * find out from WAL that is not decoded yet what the earlier worker has done.
+ * Batches of before the windows were saved are not made, and need not wait.
+ */
+static void
+look_ahead(void)
+{
+	HASH_SEQ_STATUS status;
+	Feed	   *feed;
+	XLogRecPtr	end = InvalidXLogRecPtr;
+
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+		end = Max(end, feed->applied);
+	if (end > decoder_position())
+		return;
+
+	decoder_look_ahead(replay_end, note_ahead);
+	deliver_forget_published();
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+		end = Max(end, feed->published_lsn);
+	replay_end = Min(replay_end, end);
+	looked_ahead = true;
+}
+
+/* May more be decoded, as far as batches are concerned that it makes? */
+static bool
+has_room(void)
+{
+	if (is_replaying() && !looked_ahead && deliver_is_full())
+		look_ahead();
+	return is_replaying() || !deliver_is_full();
+}
+
 /* Decode for a turn; whether there is more WAL. */
 static bool
 decode(void)
 {
 	bool		more = true;
 
-	for (int i = 0; more && i < RECORDS_PER_TURN &&
-		 (is_replaying() || deliver_pending() < BATCHES_PER_TURN); i++)
+	for (int i = 0; more && i < RECORDS_PER_TURN && has_room(); i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		more = decoder_step();
@@ -273,6 +320,14 @@ publish(void)
 	maybe_abandon();
 	if (!deliver_publish())
 		publish_after = TimestampTzPlusMilliseconds(now, PUBLISH_RETRY_MS);
+}
+
+/* Is nothing to be done before batches are out, which does not work now? */
+static bool
+is_stuck(void)
+{
+	return !is_replaying() && deliver_is_full() &&
+		GetCurrentTimestamp() < publish_after;
 }
 
 /* What others see of us. */
@@ -340,6 +395,22 @@ may_end(void)
 		asked_at = now;
 	return is_replaying() || (feed_all_current() && deliver_pending() == 0) ||
 		TimestampDifferenceExceeds(asked_at, now, SHUTDOWN_MS);
+}
+
+/*
+ * Batches cannot be published and fill the queue: sleep until it is time to
+ * try again, or somebody asks us something.
+ */
+static void
+wait_stuck(void)
+{
+	long		timeout = timeout_until(-1, GetCurrentTimestamp(),
+										publish_after);
+
+	(void) WaitLatch(MyLatch,
+					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					 timeout, PG_WAIT_EXTENSION);
+	ResetLatch(MyLatch);
 }
 
 /*
@@ -437,6 +508,8 @@ run(const char *slot_name)
 			launcher_set_state(WORKER_WANTED);	/* no failure */
 			break;
 		}
+		if (is_stuck())
+			wait_stuck();
 		if (more)
 			continue;
 		if (feed_count() == 0)

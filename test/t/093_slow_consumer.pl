@@ -13,6 +13,7 @@ use lib "$FindBin::Bin/../lib";
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+use LiveTopn::Process qw(memory_kb);
 use LiveTopn::Scenario;
 use LiveTopn::Server qw(poll_until sqlstate_of);
 use LiveTopn::Stream;
@@ -63,7 +64,7 @@ scenario 'queue', 'it is full' => sub {
 	fill_queue();
 
 	my $pid = $server->worker_pid;
-	my $before = memory($pid);
+	my $before = memory_kb($pid);
 	for my $i (1 .. 3000)
 	{
 		run "UPDATE items SET score = 1000 + $i WHERE id = 1 + $i % 20";
@@ -78,7 +79,7 @@ scenario 'queue', 'it is full' => sub {
 	my $warnings = () = $log =~ /live_topn worker .*NOTIFY queue/g;
 	cmp_ok($warnings, '<=', 1, 'once');
 	is($server->worker_pid, $pid, 'the worker goes on');
-	cmp_ok(memory($pid) - $before, '<', 20_000, 'and stays as it is');
+	cmp_ok(memory_kb($pid) - $before, '<', 20_000, 'and stays as it is');
 
 	$sleeper->commit;
 	$sleeper->disconnect;
@@ -124,16 +125,6 @@ sub drain_queue
 		},
 		'the queue to drain');
 	return;
-}
-
-# Private memory of a process in kB.
-sub memory
-{
-	my ($pid) = @_;
-
-	slurp_file("/proc/$pid/status") =~ /^RssAnon:\s+(\d+) kB/m
-	  or die "no RssAnon for $pid";
-	return $1;
 }
 
 scenario 'stream', 'a consumer that is not there' => sub {

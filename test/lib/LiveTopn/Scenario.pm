@@ -90,6 +90,7 @@ sub clean_up
 	my $dbh = eval { $server->connect } or return;
 
 	$dbh->do('SET client_min_messages = warning');
+	$dbh->do('SET synchronous_commit = local');
 	for my $name (
 		@{
 			$dbh->selectcol_arrayref(
