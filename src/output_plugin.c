@@ -38,7 +38,7 @@
 #include "utils/snapmgr.h"
 #include "utils/varlena.h"
 
-/* Tell the walsender so often that we are alive. */
+/* Let the walsender see to its connection so often. */
 #define CHANGES_PER_PROGRESS	100
 
 typedef struct StreamedName
@@ -251,6 +251,18 @@ take_batch(LogicalDecodingContext *ctx, Stream *stream, ReorderBufferTXN *txn,
 	}
 }
 
+/*
+ * What is not printed takes its time, too.
+ */
+static void
+note_change(LogicalDecodingContext *ctx)
+{
+	Stream	   *stream = ctx->output_plugin_private;
+
+	if (++stream->changes % CHANGES_PER_PROGRESS == 0)
+		output_plugin_progress(ctx);
+}
+
 static void
 message_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 		   XLogRecPtr message_lsn, bool transactional, const char *prefix,
@@ -258,6 +270,8 @@ message_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 {
 	Stream	   *stream = ctx->output_plugin_private;
 
+	if (transactional)
+		note_change(ctx);
 	if (strcmp(prefix, MESSAGE_PREFIX) != 0)
 		return;
 	if (!transactional)
@@ -278,10 +292,7 @@ static void
 change_cb(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 		  Relation relation, ReorderBufferChange *change)
 {
-	Stream	   *stream = ctx->output_plugin_private;
-
-	if (++stream->changes % CHANGES_PER_PROGRESS == 0)
-		output_plugin_progress(ctx);
+	note_change(ctx);
 }
 
 /*
