@@ -236,6 +236,7 @@ sub new_client
 		ranks => $feed->{ranks},
 		keyless => $feed->{query}->keyless);
 
+	$client->expect_crashes;
 	$client->start(
 		$dbh->selectrow_array(
 			'SELECT seq, lsn, rows FROM topn_snapshot(?)', undef,
@@ -254,6 +255,7 @@ sub begin
 			limit => $feed->{query}->limit,
 			keyless => $feed->{query}->keyless,
 			truth => $feed->{query}->truth);
+		$session->client($feed->{name})->expect_crashes;
 		$session->begin($feed->{name});
 	}
 	$feed->{stream} = new_client($feed), $feed->{record} = new_client($feed)
@@ -626,6 +628,7 @@ sub follow_notifications
 		$session->listen($name, $old->{text}{$name},
 			map({ $_ => $client->{$_} } qw(limit ranks keyless)),
 			truth => $old->{queries}{$name});
+		$session->client($name)->expect_crashes;
 		$session->begin($name);
 	}
 	return;
