@@ -62,8 +62,6 @@ my %victims = (
 my @calls = qw(subscribe_topn unsubscribe_topn topn_snapshot topn_rows
   topn_poll topn_resync topn_sync topn_renew topn_stats);
 
-# Of what a process in shared memory leaves, only files of this server are
-# looked at: so no POSIX shared memory.
 my $server = LiveTopn::Server->start('kills',
 	conf => "dynamic_shared_memory_type = mmap\n"
 	  . "restart_after_crash = on\n"
@@ -698,7 +696,7 @@ sub wait_for_leftovers
 		poll_until(
 			sub {
 				%count = (
-					segments => segments(),
+					segments => $server->dsm_segments,
 					@{
 						$dbh->selectcol_arrayref(
 							"SELECT substr(backend_type, 11), count(*)
@@ -716,14 +714,6 @@ sub wait_for_leftovers
 	} or die "left over: " . join(', ', map { "$count{$_} $_" }
 		  sort keys %count) . "\n";
 	return;
-}
-
-# DSM segments of ours, which have queues of 64 kB.  The server has a smaller
-# one for the list of them, and larger ones for its statistics.
-sub segments
-{
-	return scalar grep { $_ > 2**16 && $_ < 2**20 }
-	  map { -s $_ // 0 } glob "$data/pg_dynshmem/*";
 }
 
 sub check_log

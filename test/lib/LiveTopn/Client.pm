@@ -75,6 +75,7 @@ sub start
 	$self->{seq} = $seq;
 	$self->{start_seq} = $seq;
 	$self->{lsn} = $self->{start_lsn} = $lsn;
+	$self->{is_whole} = 1;
 	$self->{start_list} = [ @{ $self->{list} } ];
 	$self->receive($_) for splice @{ $self->{early} };
 	return;
@@ -147,11 +148,11 @@ sub rows    { return map { $_->{row} } @{ $_[0]{list} }; }
 sub keys    { return map { $_->{key} } @{ $_[0]{list} }; }
 sub seq     { return $_[0]{seq}; }
 sub lsn     { return $_[0]{lsn}; }
+sub name    { return $_[0]{name}; }
 
 # After a crash the server no longer knows that it has shown commits without
-# effect in a snapshot: they may be among those of the next batch.
+# effect in a snapshot or a reset: they may be among those of the next batch.
 sub expect_crashes { $_[0]{crashes} = 1; return; }
-sub name    { return $_[0]{name}; }
 
 # All batches since start(), oldest first.  Each has seq, lsn, xid, at, from
 # (undef for one commit), deltas, json, and the result before and after.
@@ -319,7 +320,7 @@ sub _accept
 		  . " lsn $self->{lsn}")
 	  if defined $batch->{from}
 	  && lsn_cmp($batch->{from}, $self->{lsn}) <= 0
-	  && !($self->{crashes} && $self->{seq} == $self->{start_seq});
+	  && !($self->{crashes} && $self->{is_whole});
 
 	my @after;
 	if ($reset)
@@ -348,6 +349,7 @@ sub _accept
 	$self->{list} = \@after;
 	$self->{seq} = $batch->{seq};
 	$self->{lsn} = $batch->{lsn};
+	$self->{is_whole} = $reset;
 	push @{ $self->{batches} }, $batch;
 	$self->{current} = undef;
 	return;

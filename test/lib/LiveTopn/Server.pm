@@ -141,6 +141,16 @@ sub worker_pid
 		 WHERE database = current_database() AND state = 'running'");
 }
 
+# How many DSM segments of ours there are, which have queues of 64 kB; the server
+# has a smaller one for the list of them, and larger ones for its statistics.
+# Needs dynamic_shared_memory_type = mmap, which tells our server's from others.
+sub dsm_segments
+{
+	my ($self) = @_;
+	return scalar grep { $_ > 2**16 && $_ < 2**20 }
+	  map { -s $_ // 0 } glob $self->{node}->data_dir . '/pg_dynshmem/*';
+}
+
 # A commit whose record is in WAL, and is decoded, but which no snapshot sees:
 # it waits for a standby that does not exist.  Commits with synchronous_commit
 # = local do not wait.  Returns the connection; end with let_go.
