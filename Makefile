@@ -38,6 +38,9 @@ OBJS = \
 	src/feed_log.o \
 	src/feed_refill.o \
 	src/feed_restart.o \
+	src/holders.o \
+	src/predicate.o \
+	src/span.o \
 	src/route.o \
 	src/apply.o \
 	src/invalidation.o \

@@ -214,7 +214,7 @@ find_routes(Watch *watch)
 	watch->routes = NIL;
 	foreach(lc, watch->relids)
 	{
-		Route	   *route = route_find(lfirst_oid(lc));
+		Route	   *route = route_lookup(lfirst_oid(lc));
 
 		if (route)
 			watch->routes = lappend(watch->routes, route);
@@ -416,22 +416,44 @@ note_rewrite(Oid relid)
 	}
 }
 
+/*
+ * For tests: of the feeds that were not found to be concerned by a change, is
+ * there none that is?
+ */
 static void
-change_feed(Feed *feed, const Change *change)
+check_routing(Route *route, const Change *change)
 {
-	commit_work++;
-	if (feed_change(feed, change, commit_start))
-		touch(feed);
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &route->feeds)
+	{
+		Feed	   *feed = dlist_container(Feed, route_node, iter.cur);
+
+		if (route_has_found(feed) || feed->behind || !feed->loaded ||
+			feed->lost || commit_start < feed->applied)
+			continue;
+		if (evaluate_concerns(feed->evaluator, feed->windows, change))
+			elog(ERROR, "subscription \"%s\" was not told of a change",
+				 feed->row->name);
+	}
 }
 
 /* Tell the feeds of a table that a change concerns. */
 static void
 route_change(Route *route, const Change *change)
 {
-	dlist_iter	iter;
+	Feed	  **feeds;
+	int			n = route_find(route, change, &feeds);
 
-	dlist_foreach(iter, &route->feeds)
-		change_feed(dlist_container(Feed, route_node, iter.cur), change);
+	if (route_debug_check)
+		check_routing(route, change);
+	commit_work += n;
+	for (int i = 0; i < n; i++)
+	{
+		if (feed_change(feeds[i], change, commit_start))
+			touch(feeds[i]);
+		route_refresh(feeds[i]);
+	}
 }
 
 /* A large commit, or one that concerns many, takes a while: are we to end? */
@@ -702,6 +724,7 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 
 		feed->touched = false;
 		feed_commit(feed);
+		route_refresh(feed);
 	}
 	foreach(lc, commit_catalog)
 		apply_catalog_change(lfirst(lc));

@@ -357,6 +357,29 @@ change_row(Evaluator *evaluator, WindowSet *set, const Change *change)
 }
 
 bool
+evaluate_concerns(Evaluator *evaluator, WindowSet *set, const Change *change)
+{
+	TableView  *view = table_view(change->table, evaluator->query->relid);
+	MemoryContext caller;
+	Row		   *held;
+	Row		   *row = NULL;
+	EvaluateResult result = EVALUATE_OUTSIDE;
+
+	if (change->kind == CHANGE_REWRITE || change->kind == CHANGE_TRUNCATE)
+		return true;
+	MemoryContextReset(evaluator->change_context);
+	caller = MemoryContextSwitchTo(evaluator->change_context);
+	held = find_held(evaluator, set, change, view);
+	if (held == NULL && change->new)
+		result = evaluate_tuple(evaluator, set, change->table, view,
+								change_fill_new(change), NULL, &row);
+	if (result == EVALUATE_ROW)
+		row_unref(row);
+	MemoryContextSwitchTo(caller);
+	return held != NULL || result != EVALUATE_OUTSIDE;
+}
+
+bool
 evaluate_change(Evaluator *evaluator, WindowSet *set, const Change *change)
 {
 	MemoryContext caller;

@@ -85,6 +85,12 @@ extern void evaluate_key(Evaluator *evaluator, Table *table, TableView *view,
 						 HeapTuple tuple, Datum **keys, bool **nulls);
 
 /*
+ * Would a change of a row do anything to windows?
+ */
+extern bool evaluate_concerns(Evaluator *evaluator, WindowSet *set,
+							  const Change *change);
+
+/*
  * Apply a change to windows: take out the old version of the row, put in
  * the new one.  False if that depends on a value that WAL lacks; the windows
  * then miss that row.

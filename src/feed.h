@@ -13,6 +13,7 @@
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "refill.h"
+#include "span.h"
 #include "utils/hsearch.h"
 
 #define FEED_MAX_READS	64		/* windows in a refill */
@@ -59,11 +60,17 @@ typedef struct Feed
 	TimestampTz timer_at;		/* 0: none */
 	TimestampTz lease_end;		/* 0: no lease */
 
-	/* see route.c; NULL without a query */
-	struct Route *route;
+	/* see route.c */
+	struct Route *route;		/* NULL without a query */
 	dlist_node	route_node;
 	dlist_node	logger_node;
 	bool		logger;
+	struct RouteKey *route_key;
+	struct Shape *shape;		/* NULL: it takes its changes from the log */
+	int			nspans;
+	Span	   *spans;
+	SpanBoundary boundary;
+	uint64		found;			/* by which route_find */
 
 	MemoryContext context;		/* holds all of this but the rows */
 	SubscriptionRow *row;		/* as of the last commit decoded */

@@ -345,6 +345,7 @@ take_first(Feed *feed, WindowSet *read)
 
 	window_set_free(feed->windows);
 	feed->windows = read;
+	route_take_windows(feed);
 	while ((window = window_set_next(read, &position)) != NULL)
 	{
 		if (feed_window_need(feed, window) != NEED_NOTHING)

@@ -323,6 +323,7 @@ feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 		FreeErrorData(error);
 	}
 	PG_END_TRY();
+	route_refresh(feed);
 }
 
 /* When a feed goes on by itself, unless something happens before; 0: never. */

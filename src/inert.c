@@ -24,7 +24,7 @@
  * else's may be in any language.)  A collation other than the default one and
  * "C" is looked up in pg_collation.
  */
-static bool
+bool
 is_inert_function(Oid funcid, Oid collation)
 {
 	if (OidIsValid(collation) && collation != DEFAULT_COLLATION_OID &&

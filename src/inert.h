@@ -13,4 +13,7 @@
  */
 extern bool is_inert_query(const TopnQuery *query);
 
+/* Can calling a function with a collation? */
+extern bool is_inert_function(Oid funcid, Oid collation);
+
 #endif							/* LIVE_TOPN_INERT_H */

@@ -23,6 +23,7 @@
 #include "refill.h"
 #include "replication/output_plugin.h"
 #include "request.h"
+#include "route.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "worker.h"
@@ -152,6 +153,13 @@ define_settings(void)
 							0, 0, INT_MAX,
 							PGC_SUSET, GUC_UNIT_MS | GUC_NOT_IN_SAMPLE,
 							NULL, NULL, NULL);
+	DefineCustomBoolVariable("live_topn.debug_check_routing",
+							 "Looks whether a change concerns subscriptions that are not told of it.",
+							 "That takes what telling all of them would.",
+							 &route_debug_check,
+							 route_debug_check,
+							 PGC_SUSET, GUC_NOT_IN_SAMPLE,
+							 NULL, NULL, NULL);
 	DefineCustomEnumVariable("live_topn.debug_ignore_fact",
 							 "Makes reconciliation ignore one of the facts that it rests on.",
 							 NULL,

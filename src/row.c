@@ -53,6 +53,23 @@ compare_image(Datum x, Datum y, SortSupport ssup)
 	return strcmp(DatumGetCString(x), DatumGetCString(y));
 }
 
+void
+row_prepare_sort(SortSupport ssup, const SortKey *key, Form_pg_attribute att)
+{
+	memset(ssup, 0, sizeof(SortSupportData));
+	ssup->ssup_cxt = CurrentMemoryContext;
+	ssup->ssup_collation = key->collation;
+	ssup->ssup_nulls_first = key->nulls_first;
+	ssup->ssup_attno = key->attno;
+	if (OidIsValid(key->sortop))
+		PrepareSortSupportFromOrderingOp(key->sortop, ssup);
+	else
+	{
+		ssup->comparator = compare_image;
+		ssup->ssup_extra = att;
+	}
+}
+
 static SortSupportData *
 sort_support(const RowFormat *format, int n, const SortKey *keys)
 {
@@ -61,19 +78,9 @@ sort_support(const RowFormat *format, int n, const SortKey *keys)
 	for (int i = 0; i < n; i++)
 	{
 		const SortKey *key = &keys[i];
-		SortSupport ssup = &result[i];
 
-		ssup->ssup_cxt = CurrentMemoryContext;
-		ssup->ssup_collation = key->collation;
-		ssup->ssup_nulls_first = key->nulls_first;
-		ssup->ssup_attno = key->attno;
-		if (OidIsValid(key->sortop))
-			PrepareSortSupportFromOrderingOp(key->sortop, ssup);
-		else
-		{
-			ssup->comparator = compare_image;
-			ssup->ssup_extra = TupleDescAttr(format->desc, key->attno - 1);
-		}
+		row_prepare_sort(&result[i], key,
+						 TupleDescAttr(format->desc, key->attno - 1));
 	}
 	return result;
 }
@@ -232,6 +239,18 @@ row_get_columns(const RowFormat *format, const Row *row, int n,
 }
 
 uint32
+row_hash_column(uint32 hash, Datum value, bool isnull, bool typbyval,
+				int16 typlen)
+{
+	hash = pg_rotate_left32(hash, 1);
+	if (isnull)
+		return hash;
+	if (typbyval)
+		return hash ^ murmurhash32((uint32) value ^ (uint32) (value >> 32));
+	return hash ^ datum_image_hash(value, typbyval, typlen);
+}
+
+uint32
 row_hash_columns(const RowFormat *format, int n, const AttrNumber *attnos,
 				 const Datum *values, const bool *nulls)
 {
@@ -241,11 +260,8 @@ row_hash_columns(const RowFormat *format, int n, const AttrNumber *attnos,
 	{
 		Form_pg_attribute att = TupleDescAttr(format->desc, attnos[i] - 1);
 
-		hash = pg_rotate_left32(hash, 1);
-		if (!nulls[i])
-			hash ^= att->attbyval ? murmurhash32((uint32) values[i] ^
-												 (uint32) (values[i] >> 32)) :
-				datum_image_hash(values[i], att->attbyval, att->attlen);
+		hash = row_hash_column(hash, values[i], nulls[i], att->attbyval,
+							   att->attlen);
 	}
 	return hash;
 }

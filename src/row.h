@@ -11,9 +11,9 @@
 
 /*
  * A row: one chunk of memory, counted references.  The links, the size and
- * the priority belong to the window that holds the row (window.c), as does
- * fresh.  datum1 is the leading sort column, pointing into the tuple if it is
- * passed by reference.
+ * the priority belong to the window that holds the row (window.c), as do
+ * fresh and place.  datum1 is the leading sort column, pointing into the tuple
+ * if it is passed by reference.
  */
 typedef struct Row
 {
@@ -25,6 +25,7 @@ typedef struct Row
 	int32		refs;
 	Datum		datum1;
 	bool		null1;
+	uint32		place;			/* in WindowSet.holders */
 	/* a MinimalTuple follows, maxaligned */
 } Row;
 
@@ -39,6 +40,13 @@ typedef struct RowFormat
 	SortSupportData *group_sort;	/* query->ngroups of them */
 	MemoryContext rows;			/* where rows live */
 } RowFormat;
+
+/*
+ * How to compare a column, of which att outlives ssup.  Allocates in
+ * CurrentMemoryContext; needs a transaction.
+ */
+extern void row_prepare_sort(SortSupport ssup, const SortKey *key,
+							 Form_pg_attribute att);
 
 /*
  * The format of a query's rows, in CurrentMemoryContext.  Looks up operators:
@@ -91,6 +99,10 @@ extern void row_get_columns(const RowFormat *format, const Row *row, int n,
 extern uint32 row_hash_columns(const RowFormat *format, int n,
 							   const AttrNumber *attnos, const Datum *values,
 							   const bool *nulls);
+
+/* One column more: what row_hash_columns does. */
+extern uint32 row_hash_column(uint32 hash, Datum value, bool isnull,
+							  bool typbyval, int16 typlen);
 extern bool row_columns_are(const RowFormat *format, const Row *row, int n,
 							const AttrNumber *attnos, const Datum *values,
 							const bool *nulls);

@@ -5,6 +5,7 @@
 #ifndef LIVE_TOPN_WINDOW_H
 #define LIVE_TOPN_WINDOW_H
 
+#include "holders.h"
 #include "lib/ilist.h"
 #include "row.h"
 
@@ -95,6 +96,8 @@ typedef struct WindowSet
 								 * known, or COMPLETE: they are empty */
 	uint64		nrows;			/* held in all windows */
 	Size		bytes;			/* of these rows */
+	Holders    *holders;		/* told which rows are held; NULL: nobody */
+	void	   *holder;			/* by whom */
 	Window	   *last;			/* to which a row was added; or NULL */
 	dlist_head	touched;		/* of WindowWork */
 	dlist_head	changed;
@@ -114,6 +117,9 @@ window_size(const Window *window)
 /* In context, holding nothing: the ranges are empty. */
 extern WindowSet *window_set_create(RowFormat *format, MemoryContext context);
 extern void window_set_free(WindowSet *set);
+
+/* Tell holders of the rows that are held, and will be, until NULL is given. */
+extern void window_set_watch(WindowSet *set, Holders *holders, void *holder);
 
 /* The window of a row's group, or NULL. */
 extern Window *window_set_find(WindowSet *set, const Row *row);

@@ -227,6 +227,26 @@ window_set_free(WindowSet *set)
 	pfree(set);
 }
 
+void
+window_set_watch(WindowSet *set, Holders *holders, void *holder)
+{
+	keymap_iterator iterator;
+	KeyEntry   *entry;
+
+	keymap_start_iterate(set->by_key, &iterator);
+	while ((entry = keymap_iterate(set->by_key, &iterator)) != NULL)
+	{
+		Row		   *row = entry->row;
+
+		if (row->place != HOLDER_NONE)
+			holders_remove(set->holders, row->place);
+		row->place = holders == NULL ? HOLDER_NONE :
+			holders_add(holders, entry->hash, holder);
+	}
+	set->holders = holders;
+	set->holder = holder;
+}
+
 uint64
 window_set_count(const WindowSet *set)
 {
@@ -411,13 +431,17 @@ static void
 count_in(WindowSet *set, Row *row)
 {
 	bool		found = false;
+	KeyEntry   *entry;
 
 	set->nrows++;
 	set->bytes += row_bytes(row);
-	if (set->by_key)
-		keymap_insert(set->by_key, row, &found);
+	if (set->by_key == NULL)
+		return;
+	entry = keymap_insert(set->by_key, row, &found);
 	if (found)
 		elog(ERROR, "row is already in a window");
+	if (set->holders)
+		row->place = holders_add(set->holders, entry->hash, set->holder);
 }
 
 void
@@ -465,6 +489,9 @@ window_set_remove(WindowSet *set, Row *row)
 	row = window_delete(window, row);
 	if (set->by_key)
 		keymap_delete(set->by_key, row);
+	if (row->place != HOLDER_NONE)
+		holders_remove(set->holders, row->place);
+	row->place = HOLDER_NONE;
 	set->nrows--;
 	set->bytes -= row_bytes(row);
 

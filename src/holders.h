@@ -1,0 +1,33 @@
+/*
+ * holders.h
+ *	  Which windows hold a row, by its identity.
+ */
+#ifndef LIVE_TOPN_HOLDERS_H
+#define LIVE_TOPN_HOLDERS_H
+
+#include "nodes/pg_list.h"
+
+/* No place, see below. */
+#define HOLDER_NONE		0
+
+typedef struct Holders Holders;
+
+extern Holders *holders_create(MemoryContext parent);
+extern void holders_free(Holders *holders);
+
+/*
+ * The owner holds a row whose identity has that hash; returns the place that
+ * holders_remove wants.
+ */
+extern uint32 holders_add(Holders *holders, uint32 hash, void *owner);
+extern void holders_remove(Holders *holders, uint32 place);
+
+/*
+ * Call back for the owner of each row with that hash of its identity, which
+ * other identities may have, too.
+ */
+extern void holders_find(Holders *holders, uint32 hash,
+						 void (*callback) (void *owner, void *arg),
+						 void *arg);
+
+#endif							/* LIVE_TOPN_HOLDERS_H */
