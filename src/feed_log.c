@@ -45,8 +45,8 @@ feed_is_too_large(const Feed *feed)
 bool
 feed_window_is_short(const Feed *feed, const Window *window)
 {
-	if (window->end == WINDOW_COMPLETE)
-		return false;
+	if (window->end != WINDOW_BOUNDED)
+		return window->end == WINDOW_NOTHING;
 	return window_size(window) < feed_needed_rows(feed) ||
 		feed_has_open_ties(feed, window);
 }
