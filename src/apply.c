@@ -751,8 +751,8 @@ apply_trim_log(void)
 XLogRecPtr
 apply_restart_lsn(void)
 {
-	LoggedCommit *first = commit_log_get(log, 0);
+	XLogRecPtr	start = commit_log_start(log);
 	XLogRecPtr	lsn = feed_exact_lsn_of_all();
 
-	return first ? Min(first->info.start, lsn) : lsn;
+	return XLogRecPtrIsInvalid(start) ? lsn : Min(start, lsn);
 }

@@ -7,38 +7,76 @@
  * the ProcArray: until then a snapshot taken for a refill may miss it, though
  * its commit record is in WAL.
  *
- * Changes are serialized into chunks.  Beyond the memory limit, chunks go to
- * one temporary file, which is given back when the log holds none of them
- * any more.  Pointers to tables are part of the serialized form; the commit
- * holds a reference for each.
+ * The log is a row of blocks.  A block has commits that follow each other,
+ * serialized into one chunk of bytes; or one large commit, in chunks of its
+ * own.  What is kept in memory for each commit is in its block alone: there
+ * can be millions of them.  The last block, to which commits are appended, is
+ * in the buffer.  Beyond the memory limit, chunks go to temporary files, each
+ * of which is removed when nothing in it is needed any more.
+ *
+ * Pointers to tables are part of the serialized form; the block holds a
+ * reference for each.
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "commit_log.h"
-#include "lib/stringinfo.h"
 #include "storage/buffile.h"
 #include "storage/procarray.h"
 #include "utils/memutils.h"
 
 #define CHUNK_SIZE	(64 * 1024)
+#define SPILL_FILE_SIZE	(64 * 1024 * 1024)	/* then another one is begun */
 
 int			commit_log_memory_kb = 64 * 1024;
+
+typedef struct SpillFile
+{
+	BufFile    *file;
+	uint64		chunks;			/* in it that are needed */
+	uint64		bytes;			/* written */
+	int			end_fileno;		/* where to append */
+	off_t		end_offset;
+} SpillFile;
 
 typedef struct Chunk
 {
 	Size		size;
 	char	   *data;			/* NULL: in the file, at this place */
+	SpillFile  *file;
 	int			fileno;
 	off_t		offset;
 } Chunk;
+
+typedef struct Block
+{
+	uint64		first_no;
+	uint64		last_no;
+	XLogRecPtr	start;			/* of the first commit */
+	int			ncommits;
+	List	   *tables;			/* of Table, each with a reference */
+	List	   *unseen;			/* xids, as OIDs: were in the ProcArray when
+								 * last looked at */
+	List	   *chunks;			/* NIL: in the buffer */
+	Size		last;			/* place of the last commit */
+	bool		large;			/* one commit, which has no header */
+	CommitInfo	info;			/* of that */
+} Block;
+
+/* Before the changes of a commit, in a block that is not large. */
+typedef struct CommitHeader
+{
+	CommitInfo	info;
+	Size		size;			/* with the changes */
+	Size		previous;		/* size of the commit before; 0: none */
+} CommitHeader;
 
 /* A serialized change; the old and the new tuple follow, maxaligned. */
 typedef struct ChangeHeader
 {
 	Table	   *table;
-	uint32		size;			/* of everything */
+	Size		size;			/* of everything */
 	uint32		oldlen;			/* 0: none */
 	uint32		newlen;
 	uint8		kind;
@@ -48,19 +86,32 @@ typedef struct ChangeHeader
 struct CommitLog
 {
 	MemoryContext context;
-	LoggedCommit **commits;		/* by number */
+	Block	  **blocks;
+	uint64		nblocks;
+	uint64		max_blocks;
 	uint64		entries;
-	uint64		max_entries;
 	uint64		bytes;
 	uint64		memory;			/* of the bytes, those in memory */
-	uint64		spilled;		/* number of chunks in the file */
-	BufFile    *file;
-	int			end_fileno;		/* where to append to it */
-	off_t		end_offset;
+	SpillFile  *file;			/* to append to */
 
-	LoggedCommit *open;			/* not yet finished */
+	/* the last block, and after it the commit that is not yet finished */
+	char	   *buffer;
+	Size		max_size;
+	Size		size;			/* of both */
+	Size		finished;		/* of the block */
+	bool		open;			/* is there such a commit? */
+	Block	   *large;			/* what of it does not fit */
+	List	   *open_tables;	/* of Table, each with a reference */
 	Size		open_bytes;
-	StringInfoData buffer;		/* its last chunk */
+
+	/* the chunk that was last read from a file */
+	const Chunk *cached;
+	char	   *cache;
+
+	/* a commit that was found, to go on from there */
+	Block	   *found_block;
+	uint64		found_no;
+	Size		found_at;
 };
 
 CommitLog *
@@ -69,77 +120,266 @@ commit_log_create(MemoryContext parent)
 	MemoryContext context = AllocSetContextCreate(parent,
 												  "live_topn commit log",
 												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext caller = MemoryContextSwitchTo(context);
-	CommitLog  *log = palloc0(sizeof(CommitLog));
+	CommitLog  *log = MemoryContextAllocZero(context, sizeof(CommitLog));
 
 	log->context = context;
-	log->max_entries = 64;
-	log->commits = palloc(sizeof(LoggedCommit *) * log->max_entries);
-	initStringInfo(&log->buffer);
-	MemoryContextSwitchTo(caller);
+	log->max_blocks = 64;
+	log->blocks = MemoryContextAlloc(context,
+									 sizeof(Block *) * log->max_blocks);
+	log->max_size = 2 * CHUNK_SIZE;
+	log->buffer = MemoryContextAlloc(context, log->max_size);
 	return log;
 }
+
+/* ---- chunks ---- */
+
+static SpillFile *
+spill_file(CommitLog *log)
+{
+	if (log->file == NULL || log->file->bytes >= SPILL_FILE_SIZE)
+	{
+		SpillFile  *file = palloc0(sizeof(SpillFile));
+
+		file->file = BufFileCreateTemp(true);
+		log->file = file;
+	}
+	return log->file;
+}
+
+static void
+spill(CommitLog *log, Chunk *chunk, const char *data)
+{
+	SpillFile  *file = spill_file(log);
+
+	if (BufFileSeek(file->file, file->end_fileno, file->end_offset,
+					SEEK_SET) != 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not seek in the commit log's file")));
+	chunk->file = file;
+	chunk->fileno = file->end_fileno;
+	chunk->offset = file->end_offset;
+	BufFileWrite(file->file, unconstify(char *, data), chunk->size);
+	BufFileTell(file->file, &file->end_fileno, &file->end_offset);
+	file->bytes += chunk->size;
+	file->chunks++;
+}
+
+static Chunk *
+make_chunk(CommitLog *log, const char *data, Size size)
+{
+	Chunk	   *chunk = palloc0(sizeof(Chunk));
+
+	chunk->size = size;
+	if (log->memory + size <= commit_log_memory_kb * (uint64) 1024)
+	{
+		chunk->data = MemoryContextAllocHuge(log->context, size);
+		memcpy(chunk->data, data, size);
+		log->memory += size;
+	}
+	else
+		spill(log, chunk, data);
+	return chunk;
+}
+
+static void
+forget_cached(CommitLog *log)
+{
+	if (log->cached)
+		pfree(log->cache);
+	log->cached = NULL;
+}
+
+static void
+free_chunk(CommitLog *log, Chunk *chunk)
+{
+	if (log->cached == chunk)
+		forget_cached(log);
+	if (chunk->data)
+	{
+		log->memory -= chunk->size;
+		pfree(chunk->data);
+	}
+	else if (--chunk->file->chunks == 0)
+	{
+		BufFileClose(chunk->file->file);
+		if (log->file == chunk->file)
+			log->file = NULL;
+		pfree(chunk->file);
+	}
+	pfree(chunk);
+}
+
+/* The bytes of a chunk, until another one is asked for. */
+static const char *
+chunk_data(CommitLog *log, const Chunk *chunk)
+{
+	if (chunk->data)
+		return chunk->data;
+	if (log->cached != chunk)
+	{
+		forget_cached(log);
+		log->cache = MemoryContextAllocHuge(log->context, chunk->size);
+		log->cached = chunk;
+		if (BufFileSeek(chunk->file->file, chunk->fileno, chunk->offset,
+						SEEK_SET) != 0 ||
+			BufFileRead(chunk->file->file, log->cache,
+						chunk->size) != chunk->size)
+		{
+			forget_cached(log);
+			ereport(ERROR,
+					(errcode_for_file_access(),
+					 errmsg("could not read the commit log's file")));
+		}
+	}
+	return log->cache;
+}
+
+/* ---- blocks ---- */
+
+/* The bytes of a block that is not large. */
+static const char *
+block_data(CommitLog *log, const Block *block)
+{
+	return block->chunks ? chunk_data(log, linitial(block->chunks)) :
+		log->buffer;
+}
+
+static void
+unref_tables(List *tables)
+{
+	ListCell   *lc;
+
+	foreach(lc, tables)
+		table_unref(lfirst(lc));
+	list_free(tables);
+}
+
+static void
+free_block(CommitLog *log, Block *block)
+{
+	ListCell   *lc;
+
+	foreach(lc, block->chunks)
+	{
+		log->bytes -= ((Chunk *) lfirst(lc))->size;
+		free_chunk(log, lfirst(lc));
+	}
+	list_free(block->chunks);
+	unref_tables(block->tables);
+	list_free(block->unseen);
+	log->entries -= block->ncommits;
+	if (log->found_block == block)
+		log->found_block = NULL;
+	pfree(block);
+}
+
+/* Add a block at the end. */
+static Block *
+add_block(CommitLog *log, Block *block)
+{
+	if (log->nblocks == log->max_blocks)
+	{
+		log->max_blocks *= 2;
+		log->blocks = repalloc_huge(log->blocks,
+									sizeof(Block *) * log->max_blocks);
+	}
+	log->blocks[log->nblocks++] = block;
+	return block;
+}
+
+/* The block in the buffer becomes a chunk. */
+static void
+seal_block(CommitLog *log)
+{
+	Block	   *block = log->blocks[log->nblocks - 1];
+	Chunk	   *chunk = make_chunk(log, log->buffer, log->finished);
+
+	block->chunks = list_make1(chunk);
+	log->size -= log->finished;
+	memmove(log->buffer, log->buffer + log->finished, log->size);
+	log->finished = 0;
+}
+
+/* What there is of a commit that is too large becomes a chunk. */
+static void
+seal_large(CommitLog *log)
+{
+	Size		header = log->large ? 0 : sizeof(CommitHeader);
+	Chunk	   *chunk;
+
+	Assert(log->finished == 0);
+	chunk = make_chunk(log, log->buffer + header, log->size - header);
+	if (log->large == NULL)
+	{
+		log->large = palloc0(sizeof(Block));
+		log->large->large = true;
+	}
+	log->large->chunks = lappend(log->large->chunks, chunk);
+	log->bytes += chunk->size;
+	log->size = 0;
+}
+
+/* Is a transaction that committed in the block in the ProcArray? */
+static bool
+is_unseen(Block *block)
+{
+	while (block->unseen != NIL &&
+		   !TransactionIdIsInProgress(linitial_oid(block->unseen)))
+		block->unseen = list_delete_first(block->unseen);
+	return block->unseen != NIL;
+}
+
+static bool
+block_touches(const Block *block, Oid relid)
+{
+	ListCell   *lc;
+
+	if (!OidIsValid(relid))
+		return true;
+	foreach(lc, block->tables)
+		if (table_view(lfirst(lc), relid))
+			return true;
+	return false;
+}
+
+/* ---- appending ---- */
 
 void
 commit_log_begin(CommitLog *log)
 {
-	Assert(log->open == NULL);
-	log->open = MemoryContextAllocZero(log->context, sizeof(LoggedCommit));
+	Assert(!log->open && log->size == log->finished);
+	log->open = true;
+	log->size += sizeof(CommitHeader);	/* filled in at the end */
 	log->open_bytes = 0;
-	resetStringInfo(&log->buffer);
 }
 
-/* Move the buffer into a chunk of the open commit. */
+/* Make room in the buffer, and have its part that is taken sealed if need be. */
 static void
-seal_chunk(CommitLog *log)
+reserve(CommitLog *log, Size size)
 {
-	Chunk	   *chunk;
+	Size		header = log->large ? 0 : sizeof(CommitHeader);
 
-	if (log->buffer.len == 0)
-		return;
-
-	chunk = palloc0(sizeof(Chunk));
-	chunk->size = log->buffer.len;
-	if (log->memory + chunk->size <= commit_log_memory_kb * (uint64) 1024)
+	if (log->finished > 0 && log->size + size > CHUNK_SIZE)
+		seal_block(log);
+	if (log->finished == 0 && log->size > header &&
+		log->size + size > CHUNK_SIZE)
+		seal_large(log);
+	if (log->size + size > log->max_size)
 	{
-		chunk->data = palloc(chunk->size);
-		memcpy(chunk->data, log->buffer.data, chunk->size);
-		log->memory += chunk->size;
+		log->buffer = repalloc_huge(log->buffer, log->size + size);
+		log->max_size = log->size + size;
 	}
-	else
-	{
-		if (log->file == NULL)
-		{
-			log->file = BufFileCreateTemp(true);
-			log->end_fileno = 0;
-			log->end_offset = 0;
-		}
-		if (BufFileSeek(log->file, log->end_fileno, log->end_offset,
-						SEEK_SET) != 0)
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not seek in the commit log's file")));
-		chunk->fileno = log->end_fileno;
-		chunk->offset = log->end_offset;
-		BufFileWrite(log->file, log->buffer.data, chunk->size);
-		BufFileTell(log->file, &log->end_fileno, &log->end_offset);
-		log->spilled++;
-	}
-	log->open->chunks = lappend(log->open->chunks, chunk);
-	log->bytes += chunk->size;
-	resetStringInfo(&log->buffer);
 }
 
 static void
-append_tuple(StringInfo buffer, HeapTuple tuple)
+append_tuple(CommitLog *log, HeapTuple tuple)
 {
-	int			padded = MAXALIGN(tuple->t_len);
+	Size		padded = MAXALIGN((Size) tuple->t_len);
 
-	enlargeStringInfo(buffer, padded);
-	memcpy(buffer->data + buffer->len, tuple->t_data, tuple->t_len);
-	memset(buffer->data + buffer->len + tuple->t_len, 0,
-		   padded - tuple->t_len);
-	buffer->len += padded;
+	memcpy(log->buffer + log->size, tuple->t_data, tuple->t_len);
+	memset(log->buffer + log->size + tuple->t_len, 0, padded - tuple->t_len);
+	log->size += padded;
 }
 
 void
@@ -150,28 +390,27 @@ commit_log_append(CommitLog *log, const Change *change)
 	HeapTuple	new = table_flatten_tuple(change->table, change->new);
 	ChangeHeader header = {0};
 
+	Assert(sizeof(header) == MAXALIGN(sizeof(header)));
 	header.table = change->table;
 	header.kind = change->kind;
 	header.old_is_key = change->old_is_key;
 	header.oldlen = old ? old->t_len : 0;
 	header.newlen = new ? new->t_len : 0;
-	header.size = MAXALIGN(sizeof(header)) + MAXALIGN(header.oldlen) +
-		MAXALIGN(header.newlen);
+	header.size = sizeof(header) + MAXALIGN((Size) header.oldlen) +
+		MAXALIGN((Size) header.newlen);
 
-	if (log->buffer.len > 0 && log->buffer.len + header.size > CHUNK_SIZE)
-		seal_chunk(log);
-
-	appendBinaryStringInfo(&log->buffer, (char *) &header, sizeof(header));
-	Assert(sizeof(header) == MAXALIGN(sizeof(header)));
+	reserve(log, header.size);
+	memcpy(log->buffer + log->size, &header, sizeof(header));
+	log->size += sizeof(header);
 	if (old)
-		append_tuple(&log->buffer, old);
+		append_tuple(log, old);
 	if (new)
-		append_tuple(&log->buffer, new);
+		append_tuple(log, new);
 	log->open_bytes += header.size;
 
-	if (!list_member_ptr(log->open->tables, change->table))
-		log->open->tables = lappend(log->open->tables,
-									table_ref(change->table));
+	if (!list_member_ptr(log->open_tables, change->table))
+		log->open_tables = lappend(log->open_tables,
+								   table_ref(change->table));
 
 	if (old != change->old)
 		heap_freetuple(old);
@@ -186,48 +425,51 @@ commit_log_open_bytes(const CommitLog *log)
 	return log->open_bytes;
 }
 
+/* There is no commit that is not finished; don't keep a huge row's memory. */
 static void
-free_commit(CommitLog *log, LoggedCommit *commit)
+close_commit(CommitLog *log)
 {
-	ListCell   *lc;
-
-	foreach(lc, commit->chunks)
+	log->size = log->finished;
+	log->open = false;
+	log->large = NULL;
+	log->open_tables = NIL;
+	log->open_bytes = 0;
+	if (log->max_size > 4 * CHUNK_SIZE)
 	{
-		Chunk	   *chunk = lfirst(lc);
-
-		log->bytes -= chunk->size;
-		if (chunk->data)
-		{
-			log->memory -= chunk->size;
-			pfree(chunk->data);
-		}
-		else if (--log->spilled == 0)
-		{
-			BufFileClose(log->file);
-			log->file = NULL;
-		}
+		log->max_size = 2 * CHUNK_SIZE;
+		log->buffer = repalloc(log->buffer, log->max_size);
 	}
-	list_free_deep(commit->chunks);
-	foreach(lc, commit->tables)
-		table_unref(lfirst(lc));
-	list_free(commit->tables);
-	pfree(commit);
 }
 
 void
 commit_log_drop(CommitLog *log)
 {
-	if (log->open)
-		free_commit(log, log->open);
-	log->open = NULL;
-	log->open_bytes = 0;
-	resetStringInfo(&log->buffer);
+	if (log->large)
+		free_block(log, log->large);
+	unref_tables(log->open_tables);
+	close_commit(log);
+}
+
+/* The block that the commit goes to. */
+static Block *
+commit_block(CommitLog *log, const CommitInfo *info)
+{
+	Block	   *block;
+
+	if (log->finished > 0)
+		return log->blocks[log->nblocks - 1];
+	block = log->large ? log->large : palloc0(sizeof(Block));
+	block->first_no = info->no;
+	block->start = info->start;
+	return add_block(log, block);
 }
 
 void
 commit_log_finish(CommitLog *log, const CommitInfo *info)
 {
 	MemoryContext caller;
+	Block	   *block;
+	ListCell   *lc;
 
 	if (log->open_bytes == 0)
 	{
@@ -236,76 +478,59 @@ commit_log_finish(CommitLog *log, const CommitInfo *info)
 	}
 
 	caller = MemoryContextSwitchTo(log->context);
-	seal_chunk(log);
+	if (log->large && log->size > 0)
+		seal_large(log);
+	block = commit_block(log, info);
+	if (log->large)
+		block->info = *info;
+	else
+	{
+		CommitHeader *header = (CommitHeader *) (log->buffer + log->finished);
+
+		header->info = *info;
+		header->size = log->size - log->finished;
+		header->previous = log->finished - block->last;
+		block->last = log->finished;
+		log->finished = log->size;
+		log->bytes += header->size;
+	}
+	block->last_no = info->no;
+	block->ncommits++;
+	block->unseen = lappend_oid(block->unseen, info->xid);
+	foreach(lc, log->open_tables)
+	{
+		if (list_member_ptr(block->tables, lfirst(lc)))
+			table_unref(lfirst(lc));
+		else
+			block->tables = lappend(block->tables, lfirst(lc));
+	}
+	list_free(log->open_tables);
+	log->entries++;
+	if (log->finished > CHUNK_SIZE)
+		seal_block(log);
 	MemoryContextSwitchTo(caller);
-	log->open->info = *info;
-	if (log->entries == log->max_entries)
-	{
-		log->max_entries *= 2;
-		log->commits = repalloc_huge(log->commits, sizeof(LoggedCommit *) *
-									 log->max_entries);
-	}
-	log->commits[log->entries++] = log->open;
-	log->open = NULL;
-	log->open_bytes = 0;
-
-	/* don't let one huge row keep its memory */
-	if (log->buffer.maxlen > 4 * CHUNK_SIZE)
-	{
-		caller = MemoryContextSwitchTo(log->context);
-		pfree(log->buffer.data);
-		initStringInfo(&log->buffer);
-		MemoryContextSwitchTo(caller);
-	}
+	close_commit(log);
 }
 
-bool
-commit_log_touches(const LoggedCommit *commit, Oid relid)
-{
-	ListCell   *lc;
+/* ---- reading ---- */
 
-	foreach(lc, commit->tables)
-		if (table_view(lfirst(lc), relid))
-			return true;
-	return false;
-}
-
-LoggedCommit *
-commit_log_get(const CommitLog *log, uint64 i)
-{
-	return i < log->entries ? log->commits[i] : NULL;
-}
-
-/* The place of the first commit after no whose record is not before start. */
+/* The first block that ends after a commit. */
 static uint64
-find_place(const CommitLog *log, uint64 no, XLogRecPtr start)
+find_block(const CommitLog *log, uint64 no)
 {
 	uint64		low = 0,
-				high = log->entries;
+				high = log->nblocks;
 
 	while (low < high)
 	{
 		uint64		middle = (low + high) / 2;
-		const CommitInfo *info = &log->commits[middle]->info;
 
-		if (info->no <= no || info->start < start)
+		if (log->blocks[middle]->last_no <= no)
 			low = middle + 1;
 		else
 			high = middle;
 	}
 	return low;
-}
-
-uint64
-commit_log_after(const CommitLog *log, uint64 no)
-{
-	return find_place(log, no, InvalidXLogRecPtr);
-}
-
-uint64
-commit_log_from(const CommitLog *log, XLogRecPtr start)
-{
-	return find_place(log, 0, start);
 }
 
 /* Make *tuple what is logged at data; NULL if there is none. */
@@ -337,20 +562,19 @@ scan_change(const char *data, Oid relid, ChangeCallback callback, void *arg)
 	change.table = header->table;
 	change.old_is_key = header->old_is_key;
 	change.old = logged_tuple(&old, header->table, header->oldlen, data);
-	data += MAXALIGN(header->oldlen);
+	data += MAXALIGN((Size) header->oldlen);
 	change.new = logged_tuple(&new, header->table, header->newlen, data);
 	return callback(&change, arg);
 }
 
 static bool
-scan_chunk(const char *data, Size size, Oid relid, bool backward,
-		   ChangeCallback callback, void *arg)
+scan_changes(const char *data, Size size, Oid relid, bool backward,
+			 ChangeCallback callback, void *arg)
 {
-	Size		at;
 	List	   *places = NIL;
 	bool		goon = true;
 
-	for (at = 0; goon && at < size;
+	for (Size at = 0; goon && at < size;
 		 at += ((const ChangeHeader *) (data + at))->size)
 	{
 		if (backward)
@@ -366,53 +590,181 @@ scan_chunk(const char *data, Size size, Oid relid, bool backward,
 }
 
 void
-commit_log_scan(CommitLog *log, LoggedCommit *commit, Oid relid,
+commit_log_scan(CommitLog *log, const LoggedCommit *commit, Oid relid,
 				bool backward, ChangeCallback callback, void *arg)
 {
-	int			n = list_length(commit->chunks);
+	Block	   *block = commit->block;
+	int			n = list_length(block->chunks);
 	bool		goon = true;
 
-	for (int i = 0; goon && i < n; i++)
-	{
-		Chunk	   *chunk = list_nth(commit->chunks, backward ? n - 1 - i : i);
-		char	   *data = chunk->data;
-
-		if (data == NULL)
+	if (!block->large)
+		(void) scan_changes(block_data(log, block) + commit->begin,
+							commit->end - commit->begin, relid, backward,
+							callback, arg);
+	else
+		for (int i = 0; goon && i < n; i++)
 		{
-			data = palloc_extended(chunk->size, MCXT_ALLOC_HUGE);
-			if (BufFileSeek(log->file, chunk->fileno, chunk->offset,
-							SEEK_SET) != 0 ||
-				BufFileRead(log->file, data, chunk->size) != chunk->size)
-				ereport(ERROR,
-						(errcode_for_file_access(),
-						 errmsg("could not read the commit log's file")));
+			Chunk	   *chunk = list_nth(block->chunks,
+										 backward ? n - 1 - i : i);
+
+			goon = scan_changes(chunk_data(log, chunk), chunk->size, relid,
+								backward, callback, arg);
 		}
-		goon = scan_chunk(data, chunk->size, relid, backward, callback, arg);
-		if (chunk->data == NULL)
-			pfree(data);
-	}
+	if (log->cached && log->cached->size > 4 * CHUNK_SIZE)
+		forget_cached(log);
 }
+
+static bool
+stop_at_change(const Change *change, void *arg)
+{
+	return false;
+}
+
+/* Is the commit at a place of the block one with changes of the relation? */
+static bool
+take_commit(CommitLog *log, Block *block, const char *data, Size at,
+			Oid relid, LoggedCommit *commit)
+{
+	const CommitHeader *header = (const CommitHeader *) (data + at);
+
+	commit->info = header->info;
+	commit->block = block;
+	commit->begin = at + sizeof(CommitHeader);
+	commit->end = at + header->size;
+	if (OidIsValid(relid) &&
+		scan_changes(data + commit->begin, commit->end - commit->begin,
+					 relid, false, stop_at_change, NULL))
+		return false;
+	log->found_block = block;
+	log->found_no = header->info.no;
+	log->found_at = at;
+	return true;
+}
+
+static bool
+take_large(Block *block, LoggedCommit *commit)
+{
+	commit->info = block->info;
+	commit->block = block;
+	commit->begin = commit->end = 0;
+	return true;
+}
+
+bool
+commit_log_next(CommitLog *log, uint64 no, Oid relid, LoggedCommit *commit)
+{
+	for (uint64 i = find_block(log, no); i < log->nblocks; i++)
+	{
+		Block	   *block = log->blocks[i];
+		const char *data;
+		Size		at = 0;
+
+		if (!block_touches(block, relid))
+			continue;
+		if (block->large)
+			return take_large(block, commit);
+		data = block_data(log, block);
+		if (log->found_block == block && log->found_no <= no)
+			at = log->found_at;
+		while (at <= block->last)
+		{
+			const CommitHeader *header = (const CommitHeader *) (data + at);
+
+			if (header->info.no > no &&
+				take_commit(log, block, data, at, relid, commit))
+				return true;
+			at += header->size;
+		}
+	}
+	return false;
+}
+
+bool
+commit_log_previous(CommitLog *log, uint64 no, Oid relid,
+					LoggedCommit *commit)
+{
+	/* the last block that begins before the commit */
+	uint64		i = Min(find_block(log, no) + 1, log->nblocks);
+
+	while (i-- > 0)
+	{
+		Block	   *block = log->blocks[i];
+		const char *data;
+		Size		at = block->last;
+
+		if (block->first_no >= no || !block_touches(block, relid))
+			continue;
+		if (block->large)
+			return take_large(block, commit);
+		data = block_data(log, block);
+		if (log->found_block == block && log->found_no >= no)
+			at = log->found_at;
+		for (;;)
+		{
+			const CommitHeader *header = (const CommitHeader *) (data + at);
+
+			if (header->info.no < no &&
+				take_commit(log, block, data, at, relid, commit))
+				return true;
+			if (header->previous == 0)
+				break;
+			at -= header->previous;
+		}
+	}
+	return false;
+}
+
+XLogRecPtr
+commit_log_start(const CommitLog *log)
+{
+	return log->nblocks > 0 ? log->blocks[0]->start : InvalidXLogRecPtr;
+}
+
+uint64
+commit_log_visible_upto(CommitLog *log, uint64 no)
+{
+	for (uint64 i = 0; i < log->nblocks; i++)
+	{
+		Block	   *block = log->blocks[i];
+
+		if (block->first_no > no)
+			break;
+		if (is_unseen(block))
+			return block->first_no - 1;
+	}
+	return no;
+}
+
+/* ---- trimming ---- */
 
 void
 commit_log_trim(CommitLog *log, uint64 floor)
 {
-	uint64		end = commit_log_after(log, floor);
+	uint64		end = find_block(log, floor);
 	uint64		kept = 0;
 
+	Assert(!log->open);
 	for (uint64 i = 0; i < end; i++)
 	{
-		LoggedCommit *commit = log->commits[i];
+		Block	   *block = log->blocks[i];
 
-		if (TransactionIdIsInProgress(commit->info.xid))
-			log->commits[kept++] = commit;
+		if (is_unseen(block))
+			log->blocks[kept++] = block;
 		else
-			free_commit(log, commit);
+		{
+			if (block->chunks == NIL)
+			{
+				log->bytes -= log->finished;
+				log->finished = log->size = 0;
+			}
+			free_block(log, block);
+		}
 	}
 	if (kept < end)
 	{
-		memmove(log->commits + kept, log->commits + end,
-				sizeof(LoggedCommit *) * (log->entries - end));
-		log->entries -= end - kept;
+		memmove(log->blocks + kept, log->blocks + end,
+				sizeof(Block *) * (log->nblocks - end));
+		log->nblocks -= end - kept;
 	}
 }
 

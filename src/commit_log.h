@@ -21,11 +21,15 @@ typedef struct CommitInfo
 	TimestampTz time;
 } CommitInfo;
 
+struct Block;
+
+/* A commit in the log; valid until the next trim. */
 typedef struct LoggedCommit
 {
 	CommitInfo	info;
-	List	   *tables;			/* of Table, each with a reference */
-	List	   *chunks;			/* serialized changes */
+	struct Block *block;		/* where its changes are */
+	Size		begin;
+	Size		end;
 } LoggedCommit;
 
 typedef struct CommitLog CommitLog;
@@ -45,30 +49,37 @@ extern void commit_log_finish(CommitLog *log, const CommitInfo *info);
 /* Bytes appended to the commit that is not yet finished. */
 extern Size commit_log_open_bytes(const CommitLog *log);
 
-/* The logged commits in order, from 0; at or past the end: NULL. */
-extern LoggedCommit *commit_log_get(const CommitLog *log, uint64 i);
+/*
+ * The first commit after no, or the last one before it, that has changes of
+ * the relation or of a partition of it, or any changes if relid is invalid.
+ * False if there is none.
+ */
+extern bool commit_log_next(CommitLog *log, uint64 no, Oid relid,
+							LoggedCommit *commit);
+extern bool commit_log_previous(CommitLog *log, uint64 no, Oid relid,
+								LoggedCommit *commit);
 
-/* The place of the first commit after no. */
-extern uint64 commit_log_after(const CommitLog *log, uint64 no);
+/* Where the log begins; invalid if it is empty. */
+extern XLogRecPtr commit_log_start(const CommitLog *log);
 
-/* The place of the first commit whose record is there or later. */
-extern uint64 commit_log_from(const CommitLog *log, XLogRecPtr start);
-
-/* Does the commit have changes of the relation, or of a partition of it? */
-extern bool commit_log_touches(const LoggedCommit *commit, Oid relid);
+/*
+ * What a snapshot taken from now on may miss comes after the commit returned,
+ * which is no or one before it.
+ */
+extern uint64 commit_log_visible_upto(CommitLog *log, uint64 no);
 
 /*
  * Call back for each change of the relation in a commit, forward or backward,
  * as long as the callback returns true.  The change is valid during the call.
  */
 typedef bool (*ChangeCallback) (const Change *change, void *arg);
-extern void commit_log_scan(CommitLog *log, LoggedCommit *commit, Oid relid,
-							bool backward, ChangeCallback callback,
+extern void commit_log_scan(CommitLog *log, const LoggedCommit *commit,
+							Oid relid, bool backward, ChangeCallback callback,
 							void *arg);
 
 /*
- * Drop the commits that nobody can need: those up to floor that are visible
- * to every snapshot taken from now on.
+ * Drop commits that nobody can need: those up to floor that are visible to
+ * every snapshot taken from now on.  Some may stay, together with others.
  */
 extern void commit_log_trim(CommitLog *log, uint64 floor);
 

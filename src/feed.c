@@ -337,11 +337,11 @@ feed_exact_lsn(const Feed *feed)
 
 	if (feed->behind)
 	{
-		uint64		next = commit_log_after(feed_commit_log, feed->cursor);
-		LoggedCommit *commit = commit_log_get(feed_commit_log, next);
+		LoggedCommit commit;
 
-		if (commit)
-			lsn = commit->info.start;
+		if (commit_log_next(feed_commit_log, feed->cursor, InvalidOid,
+							&commit))
+			lsn = commit.info.start;
 		if (feed->events)
 			lsn = Min(lsn, ((FeedEvent *) linitial(feed->events))->commit.start);
 	}

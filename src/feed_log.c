@@ -521,21 +521,19 @@ next_event(const Feed *feed)
 	return feed->events ? linitial(feed->events) : NULL;
 }
 
-/* The next commit of the log that concerns the feed, or NULL. */
-static LoggedCommit *
-next_commit(const Feed *feed)
+/* The next commit of the log that concerns the feed; false if none. */
+static bool
+next_commit(const Feed *feed, LoggedCommit *commit)
 {
-	LoggedCommit *commit;
+	uint64		no = feed->cursor;
 
-	for (uint64 i = commit_log_after(feed_commit_log, feed->cursor);
-		 (commit = commit_log_get(feed_commit_log, i)) != NULL;
-		 i++)
+	while (commit_log_next(feed_commit_log, no, feed->query->relid, commit))
 	{
-		if (commit->info.start >= feed->applied &&
-			commit_log_touches(commit, feed->query->relid))
-			break;
+		if (commit->info.start >= feed->applied)
+			return true;
+		no = commit->info.no;
 	}
-	return commit;
+	return false;
 }
 
 static void
@@ -604,7 +602,8 @@ feed_settle(Feed *feed)
 bool
 feed_step(Feed *feed)
 {
-	LoggedCommit *commit = next_commit(feed);
+	LoggedCommit found;
+	LoggedCommit *commit = next_commit(feed, &found) ? &found : NULL;
 	FeedEvent  *event = next_event(feed);
 	const CommitInfo *info;
 

@@ -21,16 +21,14 @@
 
 /*
  * What a refill that is requested now will need of the log: commits after the
- * cursor, and those before it that are still there because its snapshot may
- * miss them, however long they stay invisible.
+ * cursor, and those before it that its snapshot may miss, however long they
+ * stay invisible.
  */
 static void
 note_request(Feed *feed)
 {
-	LoggedCommit *first = commit_log_get(feed_commit_log, 0);
-
 	feed->since = feed->behind ? feed->cursor : feed_position->commit.no;
-	feed->kept = first ? Min(feed->since, first->info.no - 1) : feed->since;
+	feed->kept = commit_log_visible_upto(feed_commit_log, feed->since);
 }
 
 static void

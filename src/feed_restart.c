@@ -172,12 +172,19 @@ feed_note_published(const char *numbers)
 static uint64
 restored_cursor(const Feed *feed)
 {
-	uint64		next = commit_log_from(feed_commit_log, feed->applied);
-	LoggedCommit *commit = commit_log_get(feed_commit_log, next);
 	uint64		cursor = feed_position->commit.no;
+	uint64		no = 0;
+	LoggedCommit commit;
 
-	if (commit)
-		cursor = commit->info.no - 1;
+	while (commit_log_next(feed_commit_log, no, InvalidOid, &commit))
+	{
+		no = commit.info.no;
+		if (commit.info.start >= feed->applied)
+		{
+			cursor = no - 1;
+			break;
+		}
+	}
 	if (feed->events)
 		cursor = Min(cursor,
 					 ((FeedEvent *) linitial(feed->events))->commit.no - 1);

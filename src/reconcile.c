@@ -268,27 +268,24 @@ undo(Reconciler *reconciler, const ReadView *view, CommitLog *log,
 	 uint64 since, uint64 p)
 {
 	Oid			relid = reconciler->evaluator->query->relid;
+	uint64		no = PG_UINT64_MAX;
+	LoggedCommit commit;
 	unknown_iterator iter;
 	Unknown    *unknown;
 
-	for (uint64 i = commit_log_entries(log); i-- > 0;)
+	while (commit_log_previous(log, no, relid, &commit) &&
+		   commit.info.no > since && !reconciler->blind &&
+		   (commit.info.no > p || reconciler->unknowns->members > 0))
 	{
-		LoggedCommit *commit = commit_log_get(log, i);
-
-		if (commit->info.no <= since || reconciler->blind ||
-			(commit->info.no <= p && reconciler->unknowns->members == 0))
-			break;
-		if (!commit_log_touches(commit, relid))
-			continue;
-		if (commit->info.no <= p)
-			commit_log_scan(log, commit, relid, true, resolve_change,
+		no = commit.info.no;
+		if (no <= p)
+			commit_log_scan(log, &commit, relid, true, resolve_change,
 							reconciler);
-		else if (is_seen(view, commit))
+		else if (is_seen(view, &commit))
 		{
-			reconciler->commit_no = commit->info.no;
-			reconciler->last_undone = Max(reconciler->last_undone,
-										  commit->info.no);
-			commit_log_scan(log, commit, relid, true, undo_change,
+			reconciler->commit_no = no;
+			reconciler->last_undone = Max(reconciler->last_undone, no);
+			commit_log_scan(log, &commit, relid, true, undo_change,
 							reconciler);
 		}
 	}
@@ -302,15 +299,15 @@ static void
 redo(Reconciler *reconciler, const ReadView *view, CommitLog *log, uint64 p)
 {
 	Oid			relid = reconciler->evaluator->query->relid;
-	LoggedCommit *commit;
+	uint64		no = 0;
+	LoggedCommit commit;
 
-	for (uint64 i = 0;
-		 (commit = commit_log_get(log, i)) != NULL && commit->info.no <= p &&
-		 !reconciler->read_again;
-		 i++)
+	while (!reconciler->read_again &&
+		   commit_log_next(log, no, relid, &commit) && commit.info.no <= p)
 	{
-		if (commit_log_touches(commit, relid) && !is_seen(view, commit))
-			commit_log_scan(log, commit, relid, false, redo_change,
+		no = commit.info.no;
+		if (!is_seen(view, &commit))
+			commit_log_scan(log, &commit, relid, false, redo_change,
 							reconciler);
 	}
 }
