@@ -15,6 +15,10 @@
 #define SECRET_PATH		CHECKPOINT_DIRECTORY "/secret"
 #define SECRET_TEMPORARY	CHECKPOINT_DIRECTORY "/secret.tmp"
 
+/* As in the file: always as long, so that one cut off is not taken for good. */
+#define SECRET_FORMAT	"%019" INT64_MODIFIER "d\n"
+#define SECRET_LENGTH	20
+
 static int64 *secret;
 
 void
@@ -23,11 +27,14 @@ message_shmem_request(void)
 	RequestAddinShmemSpace(MAXALIGN(sizeof(int64)));
 }
 
+/* False if there is none, or what is there is damaged. */
 static bool
 read_secret(void)
 {
 	FILE	   *file = AllocateFile(SECRET_PATH, "r");
-	bool		read;
+	char		text[SECRET_LENGTH + 2];
+	char		expected[SECRET_LENGTH + 2];
+	size_t		length;
 
 	if (file == NULL)
 	{
@@ -37,9 +44,13 @@ read_secret(void)
 					 errmsg("could not open file \"%s\": %m", SECRET_PATH)));
 		return false;
 	}
-	read = fscanf(file, INT64_FORMAT, secret) == 1;
+	length = fread(text, 1, sizeof(text) - 1, file);
 	FreeFile(file);
-	return read;
+	text[length] = '\0';
+	*secret = strtoi64(text, NULL, 10);
+	snprintf(expected, sizeof(expected), SECRET_FORMAT, *secret);
+	return *secret >= 0 && length == SECRET_LENGTH &&
+		strcmp(text, expected) == 0;
 }
 
 static void
@@ -59,7 +70,7 @@ make_secret(void)
 						CHECKPOINT_DIRECTORY)));
 	file = AllocateFile(SECRET_TEMPORARY, "w");
 	if (file == NULL ||
-		fprintf(file, INT64_FORMAT "\n", *secret) < 0 ||
+		fprintf(file, SECRET_FORMAT, *secret) < 0 ||
 		fflush(file) != 0 || pg_fsync(fileno(file)) != 0)
 		ereport(FATAL,
 				(errcode_for_file_access(),

@@ -401,27 +401,12 @@ for my $how (sort keys %damage)
 	};
 }
 
-# The worker saves its windows as it ends: keep it from coming back until the
-# file is damaged.
+# The worker saves its windows as it ends.
 sub damage_and_restart
 {
 	my ($damage) = @_;
-	my $dbh = $server->connect('template1');
 
-	$dbh->do('ALTER DATABASE postgres ALLOW_CONNECTIONS false');
-	my ($pid) = $dbh->selectrow_array(
-		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'live_topn worker'");
-	$dbh->do('SELECT pg_terminate_backend(?)', undef, $pid);
-	poll_until(
-		sub {
-			!$dbh->selectrow_array(
-				'SELECT count(*) FROM pg_stat_activity WHERE pid = ?',
-				undef, $pid);
-		},
-		'the worker to end');
-	write_file($damage->(read_file()));
-	$dbh->do('ALTER DATABASE postgres ALLOW_CONNECTIONS true');
-	poll_until(sub { $server->worker_pid }, 'another worker');
+	$server->without_worker(sub { write_file($damage->(read_file())) });
 	return;
 }
 

@@ -198,6 +198,28 @@ sub restart_worker
 	return;
 }
 
+# End the worker of database "postgres", run the code, and let another one come.
+sub without_worker
+{
+	my ($self, $code) = @_;
+	my $dbh = $self->connect('template1');
+
+	$dbh->do('ALTER DATABASE postgres ALLOW_CONNECTIONS false');
+	$dbh->do("SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = 'postgres' AND backend_type = 'live_topn worker'");
+	poll_until(
+		sub {
+			!$dbh->selectrow_array("SELECT count(*) FROM pg_stat_activity
+				WHERE datname = 'postgres'
+				AND backend_type = 'live_topn worker'");
+		},
+		'the worker to end');
+	$code->();
+	$dbh->do('ALTER DATABASE postgres ALLOW_CONNECTIONS true');
+	poll_until(sub { $self->worker_pid }, 'another worker');
+	return;
+}
+
 # Does this version of the server have the setting?
 sub knows_setting
 {
