@@ -41,12 +41,14 @@ OBJS = \
 	src/holders.o \
 	src/predicate.o \
 	src/span.o \
+	src/feed_lease.o \
 	src/route.o \
 	src/apply.o \
 	src/invalidation.o \
 	src/decoder.o \
 	src/deliver.o \
 	src/message.o \
+	src/session.o \
 	src/history.o \
 	src/output_plugin.o \
 	src/checkpoint.o \

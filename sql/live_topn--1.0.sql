@@ -22,7 +22,8 @@ CREATE TABLE live_topn.subscription (
 	settings	text[] NOT NULL,
 	old			boolean NOT NULL,
 	"offset"	bigint NOT NULL,
-	"limit"		bigint
+	"limit"		bigint,
+	session		bigint
 );
 
 ALTER SEQUENCE live_topn.subscription_id_seq
@@ -67,6 +68,7 @@ CREATE FUNCTION live_topn.stats(
 	OUT resets bigint,
 	OUT last_seq bigint,
 	OUT last_lsn pg_lsn,
+	OUT lease_end timestamptz,
 	OUT state text,
 	OUT error text)
 RETURNS SETOF record
@@ -102,14 +104,15 @@ CREATE FUNCTION @extschema@.subscribe_topn(
 	cushion integer DEFAULT NULL,
 	throttle interval DEFAULT NULL,
 	lease interval DEFAULT NULL,
-	old boolean DEFAULT false)
+	old boolean DEFAULT false,
+	session boolean DEFAULT false)
 RETURNS text
 AS 'MODULE_PATHNAME', 'live_topn_subscribe'
 LANGUAGE C;
 
 COMMENT ON FUNCTION @extschema@.subscribe_topn(text, text, text[], text, text,
 											   integer, interval, interval,
-											   boolean)
+											   boolean, boolean)
 IS 'subscribe to a query; returns the name of the subscription';
 
 CREATE FUNCTION @extschema@.unsubscribe_topn(name text)
@@ -186,7 +189,7 @@ IS 'wait until all that was committed before is applied and published';
 CREATE VIEW @extschema@.topn_subscriptions WITH (security_barrier) AS
 SELECT s.name, s.owner, s.query, s.args, s.deliver, s.ranks, s.cushion,
 	s.lease, coalesce(w.state, 'loading') AS state, w.error, s.throttle,
-	s.old, s."offset", s."limit"
+	s.old, s."offset", s."limit", w.lease_end, s.session IS NOT NULL AS session
 FROM live_topn.subscription s
 	LEFT JOIN live_topn.stats() w ON w.id IS NULL OR w.id = s.id
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');

@@ -108,6 +108,7 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_RESETS] = feed->resets,
 		[STAT_SEQ] = feed->seq,
 		[STAT_LSN] = feed->last_lsn,
+		[STAT_LEASE_END] = feed->lease_end,
 	};
 
 	for (int i = 0; i < NUM_STATS; i++)
@@ -149,8 +150,7 @@ can_answer(Request *request)
 {
 	Feed	   *feed;
 
-	if (request->args.kind == REQUEST_STATS ||
-		request->args.kind == REQUEST_RENEW)
+	if (request->args.kind == REQUEST_STATS)
 		return true;
 	if (apply_position()->lsn < request->args.upto || deliver_pending() > 0)
 		return false;
@@ -187,11 +187,6 @@ answer_of_feed(Request *request)
 	if (feed == NULL)
 		request_answer_error(request, ERRCODE_UNDEFINED_OBJECT,
 							 "subscription does not exist", NULL);
-	else if (request->args.kind == REQUEST_RENEW)
-	{
-		feed_renew(feed);
-		answer_sync(request);
-	}
 	else if (feed->error)
 	{
 		char	   *message = psprintf("subscription \"%s\" is in error: %s",

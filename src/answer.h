@@ -40,6 +40,7 @@ typedef enum SubscriptionStat
 	STAT_RESETS,
 	STAT_SEQ,
 	STAT_LSN,					/* of the last batch, 0 if none */
+	STAT_LEASE_END,				/* TimestampTz, 0 if none */
 	NUM_STATS
 } SubscriptionStat;
 

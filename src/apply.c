@@ -83,6 +83,7 @@ static List *commit_feeds;		/* touched */
 static List *commit_catalog;	/* of CatalogChange */
 static List *commit_rewritten;	/* OIDs of tables */
 static List *commit_resyncs;	/* of int64 * */
+static List *commit_renewals;	/* likewise */
 static List *commit_published;	/* of numbers of messages, as text */
 
 /*
@@ -285,7 +286,7 @@ begin_commit(TransactionId xid, XLogRecPtr start)
 	MemoryContextReset(commit_context);
 	commits_begun++;
 	commit_feeds = commit_catalog = commit_resyncs = commit_published = NIL;
-	commit_rewritten = NIL;
+	commit_rewritten = commit_renewals = NIL;
 	commit_xid = xid;
 	commit_start = start;
 	commit_work = 0;
@@ -507,11 +508,11 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 }
 
 static bool
-is_resync_requested(int64 id)
+is_requested(const List *requests, int64 id)
 {
 	ListCell   *lc;
 
-	foreach(lc, commit_resyncs)
+	foreach(lc, requests)
 		if (*(int64 *) lfirst(lc) == id)
 			return true;
 	return false;
@@ -519,17 +520,17 @@ is_resync_requested(int64 id)
 
 /* Once in a commit is enough. */
 static void
-request_resync(int64 id)
+note_request(List **requests, int64 id)
 {
 	MemoryContext caller;
 	int64	   *number;
 
-	if (is_resync_requested(id))
+	if (is_requested(*requests, id))
 		return;
 	caller = MemoryContextSwitchTo(commit_context);
 	number = palloc(sizeof(int64));
 	*number = id;
-	commit_resyncs = lappend(commit_resyncs, number);
+	*requests = lappend(*requests, number);
 	MemoryContextSwitchTo(caller);
 }
 
@@ -540,8 +541,8 @@ note_message(const char *prefix, const char *data, Size size)
 	const char *numbers;
 	int64		id;
 
-	if (size == 0 ||
-		(data[0] != MESSAGE_RESYNC && data[0] != MESSAGE_PUBLISHED))
+	if (size == 0 || (data[0] != MESSAGE_RESYNC && data[0] != MESSAGE_RENEW &&
+					  data[0] != MESSAGE_PUBLISHED))
 		return;
 
 	caller = MemoryContextSwitchTo(commit_context);
@@ -551,7 +552,8 @@ note_message(const char *prefix, const char *data, Size size)
 	else if (numbers)
 	{
 		while (message_number(&numbers, &id))
-			request_resync(id);
+			note_request(data[0] == MESSAGE_RESYNC ? &commit_resyncs :
+						 &commit_renewals, id);
 	}
 	MemoryContextSwitchTo(caller);
 }
@@ -584,7 +586,7 @@ apply_catalog_change(const CatalogChange *change)
 		feed = feed_create(change->new, false);
 		feed->seq = seq;
 		feed->announced = announced;
-		feed->reset = announced || is_resync_requested(feed->id);
+		feed->reset = announced || is_requested(commit_resyncs, feed->id);
 	}
 }
 
@@ -675,7 +677,7 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 			if (query->enums || query->functions)
 				feed_recheck(feed, false);
 			if (query->enums)
-				request_resync(feed->id);
+				note_request(&commit_resyncs, feed->id);
 		}
 	}
 	MemoryContextSwitchTo(caller);
@@ -728,6 +730,13 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	}
 	foreach(lc, commit_catalog)
 		apply_catalog_change(lfirst(lc));
+	foreach(lc, commit_renewals)
+	{
+		Feed	   *feed = feed_find(*(int64 *) lfirst(lc));
+
+		if (feed)
+			feed_renew(feed, time);
+	}
 	foreach(lc, commit_published)
 		feed_note_published(lfirst(lc));
 	if (commit_published != NIL)

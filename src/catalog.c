@@ -83,6 +83,8 @@ catalog_row(HeapTuple tuple, TupleDesc desc)
 		row->throttle_ms = interval_ms(DatumGetIntervalP(VALUE(throttle)));
 	if (!IS_NULL(lease))
 		row->lease_ms = interval_ms(DatumGetIntervalP(VALUE(lease)));
+	if (!IS_NULL(session))
+		row->session = DatumGetInt64(VALUE(session));
 	row->nsettings = text_array(VALUE(settings), &row->settings);
 	row->old = DatumGetBool(VALUE(old));
 	row->offset = DatumGetInt64(VALUE(offset));

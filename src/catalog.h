@@ -29,7 +29,8 @@
 #define Anum_subscription_old		12	/* boolean */
 #define Anum_subscription_offset	13	/* bigint */
 #define Anum_subscription_limit		14	/* bigint or null */
-#define Natts_subscription			14
+#define Anum_subscription_session	15	/* bigint or null */
+#define Natts_subscription			15
 
 typedef struct SubscriptionRow
 {
@@ -49,6 +50,7 @@ typedef struct SubscriptionRow
 	bool		old;			/* deltas tell old values, too */
 	int64		offset;			/* at first those of the query */
 	int64		limit;
+	int64		session;		/* see session.h; 0: not tied to one */
 } SubscriptionRow;
 
 /* The table's OID by today's catalogs, InvalidOid without the extension. */

@@ -159,7 +159,7 @@ put_window(FileWriter *writer, const Window *window)
 }
 
 /*
- *	int64 id, seq, last_lsn
+ *	int64 id, seq, last_lsn, lease_end
  *	int64 lsn, 0 if there are no windows; then that is all
  *	query as text
  *	int64 offset, limit
@@ -178,6 +178,7 @@ put_feed(FileWriter *writer, const Feed *feed)
 	writer_put_int(writer, feed->id);
 	writer_put_int(writer, feed->seq);
 	writer_put_int(writer, feed->last_lsn);
+	writer_put_int(writer, feed->lease_end);
 	if (!feed->loaded || feed->error || feed->forget)
 		writer_put_int(writer, 0);
 	else
@@ -369,6 +370,7 @@ get_feed(FileReader *reader)
 	saved->id = reader_get_int(reader);
 	saved->seq = reader_get_int(reader);
 	saved->last_lsn = reader_get_int(reader);
+	saved->lease_end = reader_get_int(reader);
 	saved->lsn = reader_get_int(reader);
 	if (saved->lsn != 0)
 	{

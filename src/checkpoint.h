@@ -42,6 +42,7 @@ typedef struct SavedFeed
 	int64		id;
 	int64		seq;			/* of its last batch */
 	XLogRecPtr	last_lsn;
+	TimestampTz lease_end;
 
 	XLogRecPtr	lsn;			/* windows have all before; 0: no windows */
 	char	   *query_text;		/* NULL: of no use */

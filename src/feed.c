@@ -14,7 +14,8 @@
  *
  * Here feeds come and go.  feed_turn.c gives them their turns, feed_log.c
  * applies commits and publishes results, feed_refill.c keeps the window
- * supplied with rows, and feed_restart.c takes over from an earlier worker.
+ * supplied with rows, feed_restart.c takes over from an earlier worker, and
+ * feed_lease.c ends subscriptions.
  */
 #include "postgres.h"
 
@@ -57,6 +58,7 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 	ctl.entrysize = sizeof(FeedEntry);
 	ctl.hcxt = feed_context;
 	feed_turn_startup();
+	feed_lease_startup();
 	feeds = hash_create("live_topn feeds", 64, &ctl,
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
@@ -106,7 +108,8 @@ feed_create(const SubscriptionRow *row, bool found)
 	set_page(feed, row->offset, row->limit);
 	feed->published = -1;
 	feed->history = history_create();
-	feed_renew(feed);
+	feed_start_lease(feed, found ? GetCurrentTimestamp() :
+					 feed_position->commit.time);
 	feed->replaying = found;
 	feed_dirty = true;
 	if (!found)
@@ -272,6 +275,7 @@ feed_drop(Feed *feed)
 {
 	hash_search(feeds, &feed->id, HASH_REMOVE, NULL);
 	feed_rest(feed);
+	feed_stop_lease(feed);
 	route_leave(feed);
 	resolve(feed);
 	feed->dropped = true;

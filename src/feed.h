@@ -54,11 +54,15 @@ typedef struct Feed
 	dlist_node	active_node;
 	dlist_node	ready_node;
 	pairingheap_node timer_node;
-	pairingheap_node lease_node;
 	bool		active;
 	bool		ready;
 	TimestampTz timer_at;		/* 0: none */
+
+	/* see feed_lease.c */
+	pairingheap_node lease_node;
+	dlist_node	session_node;	/* unless orphaned, if it has a session */
 	TimestampTz lease_end;		/* 0: no lease */
+	bool		orphaned;		/* its session has ended */
 
 	/* see route.c */
 	struct Route *route;		/* NULL without a query */
@@ -283,10 +287,10 @@ extern long feed_next_timeout(void);
 extern void feed_flush(Feed *feed);
 extern void feed_flush_all(void);
 
-/* Extend the lease. */
-extern void feed_renew(Feed *feed);
+/* Extend the lease, from that time on. */
+extern void feed_renew(Feed *feed, TimestampTz at);
 
-/* Have subscriptions dropped whose lease has ended. */
+/* Have subscriptions dropped whose lease or session has ended. */
 extern void feed_end_leases(void);
 
 /*

@@ -37,7 +37,7 @@ extern void feed_turn_startup(void);
 /* Have feed_advance_all look at the feed, until it finds nothing to do. */
 extern void feed_activate(Feed *feed);
 
-/* It has gone: nothing is to be done, and the lease need not end. */
+/* There is nothing to be done until the next feed_activate. */
 extern void feed_rest(Feed *feed);
 
 /*
@@ -57,6 +57,20 @@ extern void feed_move_page(Feed *feed, int64 offset, int64 limit);
  * starts anew.
  */
 extern void feed_drop_events(Feed *feed);
+
+/* ---- feed_lease.c ---- */
+
+extern void feed_lease_startup(void);
+
+/* The feed was made at that time; it has gone. */
+extern void feed_start_lease(Feed *feed, TimestampTz at);
+extern void feed_stop_lease(Feed *feed);
+
+/* As it was when it was saved. */
+extern void feed_restore_lease(Feed *feed, TimestampTz end);
+
+/* When the first lease ends; 0: never. */
+extern TimestampTz feed_next_lease_end(void);
 
 /* ---- feed_log.c ---- */
 

@@ -121,6 +121,7 @@ feed_restore(Feed *feed, const SavedFeed *saved)
 	feed->seq = feed->published = saved->seq;
 	feed->last_lsn = feed->published_lsn = saved->last_lsn;
 	feed->announced = true;
+	feed_restore_lease(feed, saved->lease_end);
 	if (saved->query_text == NULL)
 		return;
 	if (saved->covered == 0)
@@ -197,7 +198,8 @@ feed_end_replay(Feed *feed)
 	if (!feed->replaying)
 		return;
 	feed->replaying = false;
-	feed_start_interval(feed);
+	if (feed->announced)
+		feed_start_interval(feed);
 	if (!feed->loaded)
 		feed->reset = feed->announced;
 	else if (feed->behind)

@@ -26,7 +26,6 @@
 #define STEPS_PER_TURN		1000	/* commits of the log at a time */
 #define PATIENCE_MS			2000	/* when we are to end */
 #define WATCH_MS			500		/* how often to look at a query's work */
-#define DROP_RETRY_MS		10000
 
 int			feed_evaluation_timeout_ms = 10000;
 
@@ -34,11 +33,10 @@ static TimeoutId watch_timeout;
 static dlist_head active = DLIST_STATIC_INIT(active);
 static dlist_head ready = DLIST_STATIC_INIT(ready);
 static pairingheap *timers;		/* of feeds with timer_at */
-static pairingheap *leases;		/* of feeds with lease_end */
 
 static void look_at_watch(void);
 
-/* The earliest is the first of a heap. */
+/* The earliest is the first of the heap. */
 static int
 compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {
@@ -48,21 +46,11 @@ compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	return (x < y) - (x > y);
 }
 
-static int
-compare_leases(const pairingheap_node *a, const pairingheap_node *b, void *arg)
-{
-	TimestampTz x = pairingheap_const_container(Feed, lease_node, a)->lease_end;
-	TimestampTz y = pairingheap_const_container(Feed, lease_node, b)->lease_end;
-
-	return (x < y) - (x > y);
-}
-
 void
 feed_turn_startup(void)
 {
 	watch_timeout = RegisterTimeout(USER_TIMEOUT, look_at_watch);
 	timers = pairingheap_allocate(compare_timers, NULL);
-	leases = pairingheap_allocate(compare_leases, NULL);
 }
 
 /* ---- activity ---- */
@@ -99,31 +87,14 @@ set_timer(Feed *feed, TimestampTz at)
 		pairingheap_add(timers, &feed->timer_node);
 }
 
-static void
-deactivate(Feed *feed)
+void
+feed_rest(Feed *feed)
 {
 	if (feed->active)
 		dlist_delete(&feed->active_node);
 	feed->active = false;
 	unready(feed);
 	set_timer(feed, 0);
-}
-
-static void
-set_lease(Feed *feed, TimestampTz end)
-{
-	if (feed->lease_end != 0)
-		pairingheap_remove(leases, &feed->lease_node);
-	feed->lease_end = end;
-	if (end != 0)
-		pairingheap_add(leases, &feed->lease_node);
-}
-
-void
-feed_rest(Feed *feed)
-{
-	deactivate(feed);
-	set_lease(feed, 0);
 }
 
 bool
@@ -400,7 +371,7 @@ feed_advance_all(void)
 		if (can_advance(feed))
 			more = true;
 		else if (has_settled(feed))
-			deactivate(feed);
+			feed_rest(feed);
 		else
 		{
 			set_timer(feed, next_time(feed));
@@ -421,10 +392,8 @@ feed_next_timeout(void)
 		timeout = timeout_until(timeout, now,
 								pairingheap_container(Feed, timer_node,
 													  pairingheap_first(timers))->timer_at);
-	if (!pairingheap_is_empty(leases))
-		timeout = timeout_until(timeout, now,
-								pairingheap_container(Feed, lease_node,
-													  pairingheap_first(leases))->lease_end);
+	if (feed_next_lease_end() != 0)
+		timeout = timeout_until(timeout, now, feed_next_lease_end());
 	return timeout;
 }
 
@@ -448,35 +417,4 @@ feed_flush_all(void)
 
 	dlist_foreach(iter, &active)
 		feed_flush(dlist_container(Feed, active_node, iter.cur));
-}
-
-/* ---- leases ---- */
-
-void
-feed_renew(Feed *feed)
-{
-	if (feed->row->lease_ms > 0)
-		set_lease(feed, TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													feed->row->lease_ms));
-}
-
-void
-feed_end_leases(void)
-{
-	TimestampTz now;
-
-	if (pairingheap_is_empty(leases))
-		return;
-	now = GetCurrentTimestamp();
-	for (;;)
-	{
-		Feed	   *feed = pairingheap_container(Feed, lease_node,
-												 pairingheap_first(leases));
-
-		if (feed->lease_end > now)
-			break;
-		/* we shall see it go in the log; if not, try again */
-		refill_submit_drop(feed_pool, feed->id);
-		set_lease(feed, TimestampTzPlusMilliseconds(now, DROP_RETRY_MS));
-	}
 }

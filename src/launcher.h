@@ -72,6 +72,9 @@ extern void launcher_want_worker(void);
 /* Ask again when this transaction has committed. */
 extern void launcher_want_worker_at_commit(void);
 
+/* Wake the worker of this database, if it runs. */
+extern void launcher_wake_worker(void);
+
 /* The slot of a database, NULL if it has none; copied to *copy if given. */
 extern WorkerSlot *launcher_find(Oid dboid, WorkerSlot *copy);
 

@@ -24,6 +24,7 @@
 #include "replication/output_plugin.h"
 #include "request.h"
 #include "route.h"
+#include "session.h"
 #include "storage/ipc.h"
 #include "utils/guc.h"
 #include "worker.h"
@@ -52,6 +53,7 @@ live_topn_shmem_request(void)
 	launcher_shmem_request();
 	request_shmem_request();
 	message_shmem_request();
+	session_shmem_request();
 }
 
 static void
@@ -62,6 +64,7 @@ live_topn_shmem_startup(void)
 	launcher_shmem_startup();
 	request_shmem_startup();
 	message_shmem_startup();
+	session_shmem_startup();
 }
 
 static void

@@ -15,6 +15,7 @@
 
 #define MESSAGE_RESYNC		'R' /* by a backend: the secret; id of the
 								 * subscription */
+#define MESSAGE_RENEW		'L' /* likewise, to extend the lease */
 #define MESSAGE_PUBLISHED	'P' /* by a worker, in the transaction that
 								 * publishes: the secret; for each batch id,
 								 * seq, lsn; seq 0 where the result at birth

@@ -73,6 +73,11 @@ live_topn_stats(PG_FUNCTION_ARGS)
 				values[i] = LSNGetDatum((XLogRecPtr) value);
 				nulls[i] = value == 0;
 			}
+			else if (i == STAT_LEASE_END)
+			{
+				values[i] = TimestampTzGetDatum(value);
+				nulls[i] = value == 0;
+			}
 			else
 				values[i] = Int64GetDatum(value);
 		}

@@ -32,7 +32,6 @@ PG_FUNCTION_INFO_V1(live_topn_sync);
 PG_FUNCTION_INFO_V1(live_topn_snapshot);
 PG_FUNCTION_INFO_V1(live_topn_rows);
 PG_FUNCTION_INFO_V1(live_topn_poll);
-PG_FUNCTION_INFO_V1(live_topn_renew);
 
 /* An argument that says how long to wait, in milliseconds. */
 static int
@@ -321,22 +320,4 @@ live_topn_poll(PG_FUNCTION_ARGS)
 							 &null);
 	}
 	return (Datum) 0;
-}
-
-Datum
-live_topn_renew(PG_FUNCTION_ARGS)
-{
-	RequestArgs args = {.kind = REQUEST_RENEW};
-	SubscriptionRow *subscription;
-	bool		own;
-
-	subscription = subscription_find(name_argument(fcinfo), &own);
-	if (subscription->lease_ms == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("subscription \"%s\" has no lease",
-						subscription->name)));
-	if (!own)
-		ask(subscription, own, &args, request_timeout_ms);
-	PG_RETURN_VOID();
 }

@@ -19,8 +19,7 @@ typedef enum RequestKind
 	REQUEST_SYNC,				/* answer: applied lsn (int64) */
 	REQUEST_SNAPSHOT,			/* answer: see worker.h */
 	REQUEST_STATS,				/* answer: see worker.h */
-	REQUEST_POLL,				/* answer: see worker.h */
-	REQUEST_RENEW				/* extend the lease; no answer */
+	REQUEST_POLL				/* answer: see worker.h */
 } RequestKind;
 
 typedef struct RequestArgs

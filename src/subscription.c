@@ -27,6 +27,7 @@
 #include "query.h"
 #include "query_check.h"
 #include "replication/message.h"
+#include "session.h"
 #include "setup.h"
 #include "subscription.h"
 #include "utils/acl.h"
@@ -41,6 +42,7 @@
 PG_FUNCTION_INFO_V1(live_topn_subscribe);
 PG_FUNCTION_INFO_V1(live_topn_unsubscribe);
 PG_FUNCTION_INFO_V1(live_topn_resync);
+PG_FUNCTION_INFO_V1(live_topn_renew);
 PG_FUNCTION_INFO_V1(live_topn_move);
 PG_FUNCTION_INFO_V1(live_topn_subscription_changed);
 
@@ -338,13 +340,14 @@ insert_subscription(Oid relid, Datum *values, bool *isnull)
 	static const char *const sql =
 	"INSERT INTO live_topn.subscription (id, name, owner, query, args,"
 	" deliver, ranks, cushion, throttle, lease, settings, old, \"offset\","
-	" \"limit\")"
-	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+	" \"limit\", session)"
+	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,"
+	" $15)"
 	" ON CONFLICT ON CONSTRAINT subscription_name_key DO NOTHING";
 	Oid			types[Natts_subscription] = {
 		INT8OID, TEXTOID, REGROLEOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID,
 		INT4OID, INTERVALOID, INTERVALOID, TEXTARRAYOID, BOOLOID, INT8OID,
-		INT8OID
+		INT8OID, INT8OID
 	};
 	char		nulls[Natts_subscription];
 
@@ -387,6 +390,10 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("old must not be null")));
+	if (PG_ARGISNULL(9))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("session must not be null")));
 	analyzed = check_query(query, args);
 
 	relid = subscription_relid();
@@ -414,6 +421,9 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	VALUE(offset) = Int64GetDatum(analyzed->offset);
 	IS_NULL(limit) = analyzed->limit == NO_LIMIT;
 	VALUE(limit) = Int64GetDatum(analyzed->limit);
+	IS_NULL(session) = !PG_GETARG_BOOL(9);
+	if (PG_GETARG_BOOL(9))
+		VALUE(session) = Int64GetDatum(session_number());
 
 	/* A name of our own making may be taken: try the next number. */
 	do
@@ -454,17 +464,40 @@ live_topn_unsubscribe(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/* Ask the worker for something, as of the commit of this transaction. */
+static void
+log_request(char kind, const SubscriptionRow *row)
+{
+	char	   *message = psprintf("%c " INT64_FORMAT " " INT64_FORMAT, kind,
+								   message_secret(), row->id);
+
+	log_logical_message(MESSAGE_PREFIX, message, strlen(message));
+	pfree(message);
+}
+
 Datum
 live_topn_resync(PG_FUNCTION_ARGS)
 {
 	char	   *name = text_argument(fcinfo, 0, "name");
 	SubscriptionRow *row = subscription_find(name, NULL);
-	char	   *message;
 
 	setup_check();
-	message = psprintf("%c " INT64_FORMAT " " INT64_FORMAT, MESSAGE_RESYNC,
-					   message_secret(), row->id);
-	log_logical_message(MESSAGE_PREFIX, message, strlen(message));
+	log_request(MESSAGE_RESYNC, row);
+	PG_RETURN_VOID();
+}
+
+Datum
+live_topn_renew(PG_FUNCTION_ARGS)
+{
+	char	   *name = text_argument(fcinfo, 0, "name");
+	SubscriptionRow *row = subscription_find(name, NULL);
+
+	setup_check();
+	if (row->lease_ms == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("subscription \"%s\" has no lease", name)));
+	log_request(MESSAGE_RENEW, row);
 	PG_RETURN_VOID();
 }
 

@@ -488,7 +488,8 @@ run(const char *slot_name)
 		maybe_abandon();
 		poll_refills();
 		more |= feed_advance_all();
-		feed_end_leases();
+		if (!is_replaying())
+			feed_end_leases();
 		publish();
 		maybe_abandon();
 		if (!more)

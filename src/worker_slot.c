@@ -372,11 +372,32 @@ my_database_slot(void)
 	return slot;
 }
 
+/*
+ * A process's latch stays in shared memory when it ends, so the worst that can
+ * come of an old pointer is that somebody wakes for nothing.
+ */
+static void
+set_latch(WorkerSlot *slot)
+{
+	Latch	   *latch = *(Latch *volatile *) &slot->latch;
+
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+void
+launcher_wake_worker(void)
+{
+	WorkerSlot *slot = my_database_slot();
+
+	if (slot != NULL)
+		set_latch(slot);
+}
+
 static void
 wake_worker(void)
 {
 	WorkerSlot *slot = my_database_slot();
-	Latch	   *latch;
 
 	if (slot == NULL)
 		return;
@@ -385,14 +406,7 @@ wake_worker(void)
 	if (pg_atomic_read_u32(&slot->waiting) == 0 ||
 		pg_atomic_exchange_u32(&slot->waiting, 0) == 0)
 		return;
-
-	/*
-	 * A process's latch stays in shared memory when it ends, so the worst
-	 * that can come of an old pointer is that somebody wakes for nothing.
-	 */
-	latch = *(Latch *volatile *) &slot->latch;
-	if (latch != NULL)
-		SetLatch(latch);
+	set_latch(slot);
 }
 
 /*

@@ -282,6 +282,134 @@ scenario 'lease', 'another worker' => sub {
 	is(exists_('long'), 1, 'or go on');
 };
 
+scenario 'lease', 'a restart does not change when it ends' => sub {
+	my $end = sub {
+		writer->do(q{SELECT topn_sync('60 s')});
+		return writer->selectrow_array(
+			q{SELECT lease_end FROM topn_subscriptions WHERE name = 's'});
+	};
+
+	base_table();
+	subscribe s => $top, lease => '1 h';
+	my $first = $end->();
+	$server->restart_worker;
+	is($end->(), $first, 'it ends when it would have');
+
+	# after the last checkpoint, which the crash does not make
+	run q{SELECT topn_renew('s')};
+	my $renewed = $end->();
+	cmp_ok($renewed, 'gt', $first, 'it is extended');
+	$server->node->stop('immediate');
+	$server->node->start;
+	LiveTopn::Scenario::reconnect();
+	is($end->(), $renewed, 'which a crash does not undo');
+	run 'BEGIN', q{SELECT topn_renew('s')}, 'ROLLBACK';
+	is($end->(), $renewed, 'a rollback does');
+};
+
+# ---- session ----
+
+# Subscribe in a session of its own.
+sub subscribe_in_session
+{
+	my ($name) = @_;
+	my $dbh = $server->connect;
+
+	$dbh->do(q{SELECT subscribe_topn(?, ?, session => true)}, undef, $top,
+		$name);
+	wait_for_state $name => 'live';
+	return $dbh;
+}
+
+sub goes
+{
+	my ($name, $what) = @_;
+
+	poll_until(sub { !exists_($name) }, "$name to go");
+	pass("$name goes when $what");
+	return;
+}
+
+scenario 'session', 'it ends, however it does' => sub {
+	base_table();
+	my %dbh = map { $_ => subscribe_in_session($_) } qw(a b c);
+	subscribe kept => $top, session => 1;
+
+	$dbh{a}->disconnect;
+	goes(a => 'its session disconnects');
+	run "SELECT pg_terminate_backend($dbh{b}{pg_pid})";
+	goes(b => 'its session is terminated');
+	is(exists_('c') + exists_('kept'), 2, 'those of other sessions stay');
+	$server->restart_worker;
+	wait_for_state kept => 'live';
+	is(exists_('c') + exists_('kept'), 2, 'with another worker, too');
+	is( writer->selectrow_array(
+			q{SELECT bool_and(session) FROM topn_subscriptions
+			  WHERE name IN ('c', 'kept')}),
+		1,
+		'the view tells');
+
+	# the worker dies together with the session
+	$server->set('live_topn.debug_abandon' => 'on');
+	run 'SELECT pg_terminate_backend(pid) FROM topn_worker',
+	  "SELECT pg_terminate_backend($dbh{c}{pg_pid})";
+	goes(c => 'there is no worker');
+	$server->set('live_topn.debug_abandon' => undef);
+	equals_query 'kept';
+};
+
+scenario 'session', 'the server crashes' => sub {
+	base_table();
+	run q{ALTER SYSTEM SET restart_after_crash = on},
+	  'SELECT pg_reload_conf()';
+	my $dbh = subscribe_in_session('a');
+
+	kill 'KILL', $dbh->{pg_pid};
+	poll_until(sub { !eval { writer->do('SELECT 1') } }, 'the crash');
+	poll_until(sub { eval { $server->connect } }, 'the server to be back');
+	LiveTopn::Scenario::reconnect();
+	goes(a => 'its session is killed');
+
+	$dbh = subscribe_in_session('b');
+	$server->node->stop('immediate');
+	$server->node->start;
+	LiveTopn::Scenario::reconnect();
+	goes(b => 'the server crashes');
+};
+
+scenario 'session', 'the transaction that subscribes' => sub {
+	base_table();
+	my $dbh = $server->connect;
+
+	$dbh->begin_work;
+	$dbh->do("SELECT subscribe_topn('$top', 'a', session => true)");
+	$dbh->rollback;
+	$dbh->do("SELECT subscribe_topn('$top', 'b', session => true)");
+	wait_for_state b => 'live';
+	is(exists_('a'), 0, 'is rolled back, another not');
+	$dbh->disconnect;
+	goes(b => 'the session disconnects');
+
+	$dbh = $server->connect;
+	$dbh->begin_work;
+	$dbh->do("SELECT subscribe_topn('$top', 'c', session => true)");
+	$dbh->do("PREPARE TRANSACTION 'c'");
+	$dbh->disconnect;
+	run "COMMIT PREPARED 'c'";
+	goes(c => 'the transaction is committed by another session');
+
+	$dbh = $server->connect;
+	$dbh->do("SELECT subscribe_topn('$top', 'd', session => true,
+		lease => '1 h')");
+	run q{SELECT topn_renew('d')};
+	$dbh->disconnect;
+	goes(d => 'its session disconnects, whatever its lease is');
+	is( sqlstate_of(
+			writer, qq{SELECT subscribe_topn('$top', 'x', session => NULL)}),
+		'22004',
+		'null is neither');
+};
+
 scenario 'lease', 'rights and errors' => sub {
 	base_table();
 	run 'CREATE ROLE owner LOGIN', 'CREATE ROLE stranger LOGIN',
