@@ -748,7 +748,7 @@ sub verify
 	for my $commit ($table->{shadow}->commits)
 	{
 		$total{commits}++;
-		pass_resets($_, $at{ $_->{name} }, $commit) for @feeds;
+		pass_others($_, $at{ $_->{name} }, $commit) for @feeds;
 		$table->{shadow}->replay($commit);
 		verify_commit($_, $at{ $_->{name} }, $commit) for @feeds;
 	}
@@ -756,7 +756,7 @@ sub verify
 	{
 		my $at = $at{ $feed->{name} };
 
-		pass_resets($feed, $at);
+		pass_others($feed, $at);
 		die "$feed->{name}: a batch where no commit is:"
 		  . " $at->{batches}[0]{json}\n"
 		  if @{ $at->{batches} };
@@ -779,8 +779,9 @@ sub start_of
 	};
 }
 
-# A reset may be at any position; it shows what the last commit made.
-sub pass_resets
+# A reset may be at any position, and the last of the commits of a batch may be
+# one of the catalog only; they show what the last commit of the table made.
+sub pass_others
 {
 	my ($feed, $at, $commit) = @_;
 
@@ -788,7 +789,7 @@ sub pass_resets
 	{
 		last
 		  if ($commit && lsn_cmp($batch->{lsn}, $commit->{lsn}) >= 0)
-		  || !is_reset($batch);
+		  || !(is_reset($batch) || defined $batch->{from});
 		take($feed, $at);
 	}
 	return;

@@ -378,13 +378,16 @@ scenario 'stream', 'a stock client that dies again and again' => sub {
 	drop_slot($_) for qw(out record);
 };
 
-# The consumer answers when it is asked to, and not otherwise.
+# The consumer answers when it is asked to, and not otherwise.  While changes are
+# written to disk the server looks at no connection: do it often.
 scenario 'B32', 'large transactions that print nothing' => sub {
 	base_table();
 	LiveTopn::Stream::create_slot(server, 'out');
 	subscribe_to('s', $top, 'stream');
 	run 'CREATE TABLE unsub (i int, t text)';
-	server->set(wal_sender_timeout => '2s');
+	server->set(
+		wal_sender_timeout => '2s',
+		logical_decoding_work_mem => '1MB');
 	my $log_start = -s server->node->logfile;
 	my $stream = LiveTopn::Stream->start(
 		server, 'out',
@@ -401,7 +404,9 @@ scenario 'B32', 'large transactions that print nothing' => sub {
 		qr/terminating walsender process due to replication timeout/,
 		'the connection was kept');
 	$stream->stop;
-	server->set(wal_sender_timeout => undef);
+	server->set(
+		wal_sender_timeout => undef,
+		logical_decoding_work_mem => undef);
 	drop_slot('out');
 };
 
