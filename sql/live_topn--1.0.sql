@@ -149,6 +149,15 @@ LANGUAGE C;
 COMMENT ON FUNCTION @extschema@.topn_poll(text, bigint, interval)
 IS 'the batches of a subscription after one, oldest first';
 
+-- A procedure can end its transaction before it waits.
+CREATE PROCEDURE @extschema@.topn_wait(
+	name text, after bigint, timeout interval, INOUT batches json DEFAULT NULL)
+AS 'MODULE_PATHNAME', 'live_topn_wait'
+LANGUAGE C;
+
+COMMENT ON PROCEDURE @extschema@.topn_wait(text, bigint, interval, json)
+IS 'wait for batches of a subscription after one, outside any transaction';
+
 CREATE FUNCTION @extschema@.topn_resync(name text)
 RETURNS void
 AS 'MODULE_PATHNAME', 'live_topn_resync'

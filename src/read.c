@@ -11,6 +11,7 @@
 #include "access/tupdesc.h"
 #include "batch.h"
 #include "catalog.h"
+#include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -21,6 +22,7 @@
 #include "request.h"
 #include "setup.h"
 #include "subscription.h"
+#include "tcop/pquery.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/pg_lsn.h"
@@ -32,6 +34,7 @@ PG_FUNCTION_INFO_V1(live_topn_sync);
 PG_FUNCTION_INFO_V1(live_topn_snapshot);
 PG_FUNCTION_INFO_V1(live_topn_rows);
 PG_FUNCTION_INFO_V1(live_topn_poll);
+PG_FUNCTION_INFO_V1(live_topn_wait);
 
 /* An argument that says how long to wait, in milliseconds. */
 static int
@@ -276,17 +279,11 @@ live_topn_rows(PG_FUNCTION_ARGS)
 
 /* ---- pull ---- */
 
-Datum
-live_topn_poll(PG_FUNCTION_ARGS)
+/* Arguments after and timeout. */
+static RequestArgs
+poll_arguments(FunctionCallInfo fcinfo)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	char	   *name = name_argument(fcinfo);
 	RequestArgs args = {.kind = REQUEST_POLL};
-	SubscriptionRow *subscription;
-	StringInfo	answer;
-	bool		own;
-	bool		null = false;
-	int			n;
 
 	if (PG_ARGISNULL(1))
 		ereport(ERROR,
@@ -294,30 +291,120 @@ live_topn_poll(PG_FUNCTION_ARGS)
 				 errmsg("after must not be null")));
 	args.after = PG_GETARG_INT64(1);
 	args.wait_ms = timeout_argument(fcinfo, 2);
-	subscription = subscription_find(name, &own);
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	answer = ask(subscription, own, &args,
-				 (int) Min((int64) request_timeout_ms + args.wait_ms,
-						   INT_MAX));
+	return args;
+}
 
-	n = pq_getmsgint(answer, 4);
+static StringInfo
+ask_for_batches(SubscriptionRow *subscription, bool own, RequestArgs *args)
+{
+	return ask(subscription, own, args,
+			   (int) Min((int64) request_timeout_ms + args->wait_ms, INT_MAX));
+}
+
+/* The batches of an answer, as a list of text. */
+static List *
+read_batches(const char *name, StringInfo answer)
+{
+	int			n = pq_getmsgint(answer, 4);
+	List	   *batches = NIL;
+	int64		seq;
+
+	/* the client is too far behind, or ahead */
 	if (n < 0)
-	{
-		/* the client is too far behind, or ahead */
-		int64		seq;
-		Datum		batch = CStringGetTextDatum(read_reset_batch(name, &seq));
+		return list_make1(cstring_to_text(read_reset_batch(name, &seq)));
 
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &batch,
-							 &null);
-	}
 	while (n-- > 0)
 	{
 		int			len = pq_getmsgint(answer, 4);
-		Datum		batch = PointerGetDatum(cstring_to_text_with_len(pq_getmsgbytes(answer, len),
-																	 len));
+		const char *json = pq_getmsgbytes(answer, len);
+
+		batches = lappend(batches, cstring_to_text_with_len(json, len));
+	}
+	return batches;
+}
+
+Datum
+live_topn_poll(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	char	   *name = name_argument(fcinfo);
+	RequestArgs args = poll_arguments(fcinfo);
+	bool		own;
+	SubscriptionRow *subscription = subscription_find(name, &own);
+	StringInfo	answer;
+	ListCell   *lc;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	answer = ask_for_batches(subscription, own, &args);
+	foreach(lc, read_batches(name, answer))
+	{
+		Datum		batch = PointerGetDatum(lfirst(lc));
+		bool		null = false;
 
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &batch,
 							 &null);
 	}
 	return (Datum) 0;
+}
+
+static text *
+json_array(List *batches)
+{
+	StringInfoData json;
+	ListCell   *lc;
+
+	initStringInfo(&json);
+	appendStringInfoChar(&json, '[');
+	foreach(lc, batches)
+	{
+		text	   *batch = lfirst(lc);
+
+		if (json.len > 1)
+			appendStringInfoChar(&json, ',');
+		appendBinaryStringInfo(&json, VARDATA_ANY(batch),
+							   VARSIZE_ANY_EXHDR(batch));
+	}
+	appendStringInfoChar(&json, ']');
+	return cstring_to_text_with_len(json.data, json.len);
+}
+
+/*
+ * topn_poll for those who wait long: a procedure, which may end its
+ * transaction, and so waits without a snapshot or a lock.
+ */
+Datum
+live_topn_wait(PG_FUNCTION_ARGS)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	char	   *name = name_argument(fcinfo);
+	RequestArgs args = poll_arguments(fcinfo);
+	SubscriptionRow *subscription = subscription_find(name, NULL);
+	StringInfo	answer;
+	TupleDesc	desc;
+	Datum		batches;
+	bool		null = false;
+
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("topn_wait cannot run inside a transaction block"),
+				 errhint("Use topn_poll there.")));
+
+	/* what has been allocated belongs to the portal, which goes on */
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	SPI_commit();
+	MemoryContextSwitchTo(caller);
+	answer = ask_for_batches(subscription, false, &args);
+
+	/* the owner may be another by now */
+	EnsurePortalSnapshotExists();
+	(void) subscription_find(name, NULL);
+	batches = PointerGetDatum(json_array(read_batches(name, answer)));
+	SPI_finish();
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), &batches,
+											 &null));
 }

@@ -299,4 +299,114 @@ scenario 'poll', 'waiting ends otherwise' => sub {
 	like($batches[0], qr/"seq":1,.*"op":"enter"/, 'and goes on without a gap');
 };
 
+# ---- topn_wait ----
+
+# A wait like start_poll's.
+sub start_wait
+{
+	my ($name, $after, $timeout) = @_;
+	my $dbh = $server->connect;
+	my $sth = $dbh->prepare('CALL topn_wait(?, ?, ?::interval)',
+		{ pg_async => PG_ASYNC });
+
+	$sth->execute($name, $after, $timeout);
+	return { dbh => $dbh, sth => $sth, started => time() };
+}
+
+scenario 'wait', 'it returns what topn_poll does' => sub {
+	base_table();
+	my $client = subscribe_to('p');
+	my $wait = start_wait('p', 0, '100 s');
+
+	wait_until_waiting($wait);
+	run 'UPDATE items SET score = 1001 WHERE id = 1';
+	my (undef, $json) = finish_poll($wait);
+	is($json, '[' . join(',', batches_after('p', 0)) . ']', 'a batch that comes');
+	run 'UPDATE items SET score = 1002 WHERE id = 2',
+	  'UPDATE items SET score = 1003 WHERE id = 3';
+	session->sync;
+	is( scalar writer->selectrow_array(q{CALL topn_wait('p', 0, '100 s')}),
+		'[' . join(',', batches_after('p', 0)) . ']',
+		'those that are there');
+	is(scalar writer->selectrow_array(q{CALL topn_wait('p', 3, '10 ms')}),
+		'[]', 'none in time');
+	like(
+		scalar writer->selectrow_array(q{CALL topn_wait('p', -7, '100 s')}),
+		qr/^\[\{"sub":"p","seq":3,.*"op":"reset"/,
+		'or all');
+	run q{DO $$
+		DECLARE found json;
+		BEGIN
+			PERFORM subscribe_topn('SELECT id FROM items LIMIT 1', 'q');
+			CALL topn_wait('q', 0, '10 ms', found);
+			IF found::text <> '[]' THEN
+				RAISE EXCEPTION '%', found;
+			END IF;
+		END $$};
+	pass('in a DO block that subscribes, too');
+};
+
+scenario 'wait', 'who waits holds nothing' => sub {
+	base_table();
+	subscribe_to('p');
+	run 'CREATE TABLE large (id int, filler text)
+		WITH (autovacuum_enabled = off)',
+	  "INSERT INTO large SELECT g, repeat('x', 500)
+		FROM generate_series(1, 1000) g";
+	my $wait = start_wait('p', 0, '100 s');
+	wait_until_waiting($wait);
+	my $pid = $wait->{dbh}{pg_pid};
+
+	is_deeply(
+		[ writer->selectrow_array(
+				'SELECT backend_xmin, backend_xid FROM pg_stat_activity
+				 WHERE pid = ?', undef, $pid) ],
+		[ undef, undef ],
+		'no snapshot, no transaction id');
+	is( join(' ',
+			@{
+				writer->selectcol_arrayref(
+					'SELECT DISTINCT locktype FROM pg_locks WHERE pid = ?',
+					undef, $pid)
+			}),
+		'virtualxid',
+		'no lock but its own');
+	run 'DELETE FROM large', 'VACUUM large';
+	is( scalar writer->selectrow_array(q{SELECT pg_relation_size('large')}),
+		0,
+		'VACUUM removes what was deleted meanwhile');
+	run 'UPDATE items SET score = 1000 WHERE id = 1';
+	my (undef, $json) = finish_poll($wait);
+	is($json, '[' . join(',', batches_after('p', 0)) . ']', 'and it gets its batch');
+};
+
+scenario 'wait', 'errors' => sub {
+	base_table();
+	subscribe_to('p');
+	my $dbh = $server->connect;
+
+	$dbh->begin_work;
+	is(sqlstate_of($dbh, q{CALL topn_wait('p', 0, '100 s')}),
+		'25001', 'in a transaction block');
+	$dbh->rollback;
+	is(sqlstate_of($dbh, q{CALL topn_wait('nobody', 0, '100 s')}),
+		'42704', 'no such subscription');
+	is(sqlstate_of($dbh, q{CALL topn_wait('p', NULL, '100 s')}),
+		'22004', 'after is null');
+	is(sqlstate_of($dbh, q{CALL topn_wait('p', 0, '-1 s')}),
+		'22023', 'a negative time-out');
+	$dbh->do(q{SET statement_timeout = '50ms'});
+	is(sqlstate_of($dbh, q{CALL topn_wait('p', 0, '100 s')}),
+		'57014', 'statement_timeout');
+	is(scalar $dbh->selectrow_array('SELECT 1'), 1, 'the connection goes on');
+
+	my $wait = start_wait('p', 0, '100 s');
+	wait_until_waiting($wait);
+	run q{SELECT unsubscribe_topn('p')};
+	eval { finish_poll($wait) };
+	is($wait->{dbh}->state, '42704', 'the subscription is dropped');
+	is(scalar $wait->{dbh}->selectrow_array('SELECT 1'),
+		1, 'and the connection goes on');
+};
+
 done_testing();
