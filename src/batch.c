@@ -270,6 +270,15 @@ append_set(StringInfo out, BatchFormat *format, const RowFormat *rows,
 		append_changed(out, format, rows, delta, "old", delta->old);
 }
 
+/* The beginning of a delta, with a position if the row has one. */
+static void
+append_op(StringInfo out, const char *op, uint32 position)
+{
+	appendStringInfo(out, "{\"op\":\"%s\",", op);
+	if (position > 0)
+		appendStringInfo(out, "\"pos\":%u,", position);
+}
+
 static void
 append_delta(StringInfo out, BatchFormat *format, const RowFormat *rows,
 			 const Delta *delta, bool old)
@@ -277,8 +286,7 @@ append_delta(StringInfo out, BatchFormat *format, const RowFormat *rows,
 	switch (delta->op)
 	{
 		case DELTA_LEAVE:
-			appendStringInfo(out, "{\"op\":\"leave\",\"pos\":%u,",
-							 delta->from);
+			append_op(out, "leave", delta->from);
 			append_key(out, format, RowTuple(delta->old));
 			if (old)
 			{
@@ -293,13 +301,13 @@ append_delta(StringInfo out, BatchFormat *format, const RowFormat *rows,
 			append_set(out, format, rows, delta, old);
 			break;
 		case DELTA_ENTER:
-			appendStringInfo(out, "{\"op\":\"enter\",\"pos\":%u,", delta->to);
+			append_op(out, "enter", delta->to);
 			append_key(out, format, RowTuple(delta->row));
 			appendStringInfoChar(out, ',');
 			append_row(out, format, RowTuple(delta->row), "row");
 			break;
 		case DELTA_UPDATE:
-			appendStringInfo(out, "{\"op\":\"update\",\"pos\":%u,", delta->to);
+			append_op(out, "update", delta->to);
 			append_key(out, format, RowTuple(delta->row));
 			append_set(out, format, rows, delta, old);
 			break;

@@ -524,6 +524,37 @@ match_equal(Differ *differ, bool absolute)
 	qsort(differ->moves.items, differ->moves.n, sizeof(Place), compare_after);
 }
 
+/* Where rows have no ranks, they come, go, or change. */
+static void
+find_unranked(Differ *differ)
+{
+	for (int i = 0; i < differ->nold; i++)
+	{
+		Touched    *touched = differ->by_old[i];
+
+		delta_add_place(differ, touched->row ?
+						&differ->updates : &differ->leaves,
+						touched->old, touched->row, 0, 0);
+	}
+	for (int i = 0; i < differ->nnew; i++)
+	{
+		Touched    *touched = differ->by_new[i];
+
+		if (touched->old == NULL)
+			delta_add_place(differ, &differ->enters, NULL, touched->row, 0, 0);
+	}
+}
+
+static void
+find_ranked(Differ *differ, bool absolute)
+{
+	rank_touched(differ);
+	find_leaves_and_enters(differ);
+	find_moves_and_updates(differ, absolute);
+	if (differ->window->set->format->query->keyless)
+		match_equal(differ, absolute);
+}
+
 static void
 append_deltas(DeltaScript *script, DeltaOp op, const Places *places)
 {
@@ -577,11 +608,10 @@ delta_append(DeltaScript *script, Window *window, ResultPage before,
 
 	MemoryContextSwitchTo(scratch);
 	collect_touched(&differ);
-	rank_touched(&differ);
-	find_leaves_and_enters(&differ);
-	find_moves_and_updates(&differ, absolute);
-	if (window->set->format->query->keyless)
-		match_equal(&differ, absolute);
+	if (window->set->format->query->unranked)
+		find_unranked(&differ);
+	else
+		find_ranked(&differ, absolute);
 
 	for (int i = 0; i < differ.updates.n; i++)
 	{

@@ -18,7 +18,7 @@ typedef enum DeltaOp
 typedef struct Delta
 {
 	DeltaOp		op;
-	uint32		from;			/* positions count from 1 */
+	uint32		from;			/* positions count from 1; 0: none */
 	uint32		to;
 	Row		   *old;			/* NULL for enter; holds a reference */
 	Row		   *row;			/* NULL for leave; holds a reference */
@@ -38,7 +38,8 @@ extern DeltaScript *delta_script(void);
  * Append the shortest script from the rows of a page before the unsettled
  * changes of a window to the rows of a page now.  Relative: leaves, moves, enters,
  * updates, each position as of its turn.  Absolute: every row whose rank
- * changed moves, positions are ranks before and after.  Rows that only
+ * changed moves, positions are ranks before and after.  If the query is
+ * unranked: leaves, enters and updates without positions.  Rows that only
  * changed columns which are not visible give nothing.
  *
  * Takes O(k log n) for k changed rows of n, absolute O(page).

@@ -411,6 +411,8 @@ analyze(const char *sql, int nargs, char **args)
 	rel = table_open(result->relid, NoLock);
 	ordered = source->sortClause != NIL;
 	nordered = list_length(source->sortClause);
+	result->unranked = !ordered && result->limit == NO_LIMIT &&
+		result->offset == 0;
 	append_identity(pstate, result, source, flat.targetlist, rel, location);
 	if (with_ties)
 		result->nties = Min(nordered, list_length(source->sortClause));
@@ -428,7 +430,7 @@ analyze(const char *sql, int nargs, char **args)
 	find_dependencies(result, table_name(raw), source, rewritten);
 
 	free_parsestate(pstate);
-	if (!ordered)
+	if (!ordered && !result->unranked)
 		notice_order(result);
 	return result;
 }

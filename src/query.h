@@ -59,6 +59,8 @@ typedef struct TopnQuery
 	int64		limit;			/* N, or NO_LIMIT */
 	int			nties;			/* WITH TIES: the result goes on while these
 								 * leading sort columns are equal; else 0 */
+	bool		unranked;		/* rows have no positions: no ORDER BY, LIMIT
+								 * or OFFSET; sort is the identity */
 	bool		inert;			/* evaluation and comparison can neither fail,
 								 * run user code nor look at catalogs */
 

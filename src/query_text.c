@@ -47,6 +47,7 @@ query_to_text(const TopnQuery *query)
 
 	numbers = list_make5_int(query->nvisible, query->keyless, query->inert,
 							 query->nsort, query->nkeys);
+	numbers = lappend_int(numbers, query->unranked);
 	for (int i = 0; i < query->nsort; i++)
 	{
 		SortKey    *key = &query->sort[i];
@@ -120,6 +121,7 @@ query_from_text(const char *text)
 	query->inert = list_nth_int(numbers, number++);
 	query->nsort = list_nth_int(numbers, number++);
 	query->nkeys = list_nth_int(numbers, number++);
+	query->unranked = list_nth_int(numbers, number++);
 
 	query->sort = palloc_array(SortKey, query->nsort);
 	for (int i = 0; i < query->nsort; i++)

@@ -364,7 +364,7 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	char	   *name = NULL;
 	ArrayType  *args = PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2);
 	char	   *deliver = text_argument(fcinfo, 3, "deliver");
-	char	   *ranks = text_argument(fcinfo, 4, "ranks");
+	const char *ranks = text_argument(fcinfo, 4, "ranks");
 	Datum		values[Natts_subscription] = {0};
 	bool		nulls[Natts_subscription] = {0};
 	TopnQuery  *analyzed;
@@ -395,6 +395,15 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("session must not be null")));
 	analyzed = check_query(query, args);
+	if (analyzed->unranked)
+	{
+		if (strcmp(ranks, "absolute") == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("rows have no ranks without ORDER BY and LIMIT"),
+					 errhint("Leave out ranks, or add ORDER BY.")));
+		ranks = "none";
+	}
 
 	relid = subscription_relid();
 	sequence = subscription_object(relid, "subscription_id_seq");
@@ -518,6 +527,12 @@ live_topn_move(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("offset and limit must not both be null")));
+	if (strcmp(row->ranks, "none") == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("rows of subscription \"%s\" have no positions",
+						name),
+				 errhint("Subscribe to a query with ORDER BY or LIMIT.")));
 	if (!PG_ARGISNULL(1) && PG_GETARG_INT64(1) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_ROW_COUNT_IN_RESULT_OFFSET_CLAUSE),

@@ -83,6 +83,8 @@ SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', deliver => 'pigeon');
 \echo :LAST_ERROR_SQLSTATE
 SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', ranks => 'cubic');
 \echo :LAST_ERROR_SQLSTATE
+SELECT subscribe_topn('SELECT id FROM feed', 'x', ranks => 'absolute');
+\echo :LAST_ERROR_SQLSTATE
 SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', cushion => -1);
 \echo :LAST_ERROR_SQLSTATE
 SELECT subscribe_topn('SELECT id FROM feed LIMIT 1', 'x', old => NULL);

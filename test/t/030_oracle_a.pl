@@ -24,7 +24,7 @@ use LiveTopn::Json qw(json_object);
 use LiveTopn::Query;
 use LiveTopn::Random;
 use LiveTopn::Script
-  qw(pair_up shortest_script absolute_script);
+  qw(pair_up shortest_script absolute_script unranked_script);
 use LiveTopn::Server;
 use LiveTopn::Session;
 
@@ -107,6 +107,7 @@ sub plan_subscription
 		cushion => $random->pick(0, 1, 2, undef),
 		old => $random->chance(30) ? 1 : 0);
 
+	$options{ranks} = 'relative' if $query->unranked;
 	$options{args} = $query->args if $query->args;
 	return { subscribe => $name, query => $query, options => \%options };
 }
@@ -249,6 +250,7 @@ sub subscribe
 		$name, $query->text,
 		%{ $event->{options} },
 		limit => $query->limit,
+		unranked => $query->unranked,
 		keyless => $query->keyless,
 		truth => $query->truth);
 	$followed->{$name} = $query;
@@ -296,9 +298,13 @@ sub check
 sub compare
 {
 	my ($name, $what, $truth, $got) = @_;
-	my $difference = LiveTopn::Session::describe_difference(
+	my @lists = (
 		'query', [ map { "$_->{key} $_->{row}" } @$truth ],
 		$what, [ map { "$_->{key} $_->{row}" } @$got ]);
+	my $difference =
+	  $what eq 'client'
+	  ? $session->unordered_difference($name, @lists)
+	  : LiveTopn::Session::describe_difference(@lists);
 
 	die "subscription $name: $difference" if $difference;
 	return;
@@ -311,9 +317,9 @@ sub check_shortest
 	my ($client, $batch) = @_;
 	my ($before, $after) = @$batch{qw(before after)};
 	my $least =
-	  $client->{ranks} eq 'absolute'
-	  ? absolute_script($before, $after)
-	  : shortest_script($before, $after);
+	    $client->{unranked}            ? unranked_script($before, $after)
+	  : $client->{ranks} eq 'absolute' ? absolute_script($before, $after)
+	  :                                  shortest_script($before, $after);
 	my %count = (leave => 0, enter => 0, move => 0, update => 0);
 
 	$count{ $_->{op} }++ for @{ $batch->{deltas} };

@@ -51,6 +51,7 @@ my $server = LiveTopn::Server->start('oracle_b',
 	conf => "deadlock_timeout = 20ms\nautovacuum = off\n");
 my $dbh = $server->connect;
 my @trace;    # of the replay: commits, results, batches
+my %unranked;    # subscriptions whose rows have no positions
 my %total = (
 	commits => 0,
 	batches => 0,
@@ -159,6 +160,7 @@ sub watch
 		cushion => $random->pick(0, 0, 1, 2),
 		old => $random->chance(30) ? 1 : 0);
 
+	$options{ranks} = 'relative' if $query->unranked;
 	$options{args} = $query->args if $query->args;
 	$options{throttle} = $random->pick('1 ms', '20 ms', '1 s')
 	  if $random->chance(15);
@@ -170,9 +172,11 @@ sub watch
 		throttled => exists $options{throttle},
 		snapshots => []
 	};
+	$unranked{$name} = $query->unranked;
 	$session->subscribe(
 		$name, $query->text, %options,
 		limit => max($query->limit, LiveTopn::Generator::MAX_LIMIT),
+		unranked => $query->unranked,
 		keyless => $query->keyless,
 		truth => $query->truth);
 	my $client = $session->client($name);
@@ -405,7 +409,7 @@ sub verify_commit
 		shift @{ $watch->{batches} };
 		$total{batches}++;
 	}
-	elsif (my $difference = difference($watch->{published}, $truth))
+	elsif (my $difference = difference($name, $watch->{published}, $truth))
 	{
 		$watch->{open} //= {
 			what => $what,
@@ -437,7 +441,7 @@ sub truncates_from
 sub same
 {
 	my ($name, $what, $published, $truth) = @_;
-	my $difference = difference($published, $truth);
+	my $difference = difference($name, $published, $truth);
 
 	die "$name: $what: $difference" if $difference;
 	return;
@@ -445,10 +449,14 @@ sub same
 
 sub difference
 {
-	my ($published, $truth) = @_;
+	my ($name, @lists) = @_;
+	my ($published, $truth) =
+	  map { [ map { "$_->{key} $_->{row}" } @$_ ] } @lists;
+
+	($published, $truth) = map { [ sort @$_ ] } $published, $truth
+	  if $unranked{$name};
 	my $difference = LiveTopn::Session::describe_difference(
-		'query', [ map { "$_->{key} $_->{row}" } @$truth ],
-		'published', [ map { "$_->{key} $_->{row}" } @$published ]);
+		'query', $truth, 'published', $published);
 
 	return $difference ? "\n$difference" : undef;
 }

@@ -98,11 +98,12 @@ sub play
 
 		$session->subscribe(
 			"p$i", $query->text,
-			ranks => $i % 2 ? 'absolute' : 'relative',
+			ranks => $i % 2 && !$query->unranked ? 'absolute' : 'relative',
 			old => $i < 2 ? 1 : 0,
 			cushion => $variant{cushion},
 			args => $query->args,
 			limit => max($query->limit, LiveTopn::Generator::MAX_LIMIT),
+			unranked => $query->unranked,
 			keyless => $query->keyless,
 			truth => $query->truth);
 	}
@@ -128,8 +129,8 @@ sub play
 			undef, "p$i");
 
 		$session->turn_to("p$i", $queries[$i]->on_page(@page)->truth);
-		my $difference = LiveTopn::Session::describe_difference(
-			'query',
+		my $difference = $session->unordered_difference(
+			"p$i", 'query',
 			[ map { LiveTopn::Query::entry($_)->{row} } $session->truth("p$i") ],
 			'client', [ $session->client("p$i")->rows ]);
 

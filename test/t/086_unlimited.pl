@@ -1,4 +1,4 @@
-# Results without a LIMIT.
+# Results without a LIMIT, and those without any order.
 
 use strict;
 use warnings;
@@ -87,6 +87,146 @@ scenario 'too large', 'no more is held than live_topn.memory_limit' => sub {
 	saw all => 'reset';
 	equals_query 'all';
 	server->set('live_topn.memory_limit' => undef);
+};
+
+
+# ---- without an order: rows have no positions ----
+
+# Subscribe to some columns of a table whose rows have an id.
+sub subscribe_set
+{
+	my ($name, $query, %options) = @_;
+
+	subscribe $name => $query,
+	  unranked => 1,
+	  truth =>
+	  "SELECT row_to_json(q)::text FROM ($query ORDER BY id) q",
+	  %options;
+	return;
+}
+
+# Changes of the base table that are shown whatever is held.
+sub change_rows
+{
+	my ($name) = @_;
+
+	run q{INSERT INTO items VALUES (21, 0, 'b'), (22, 9, 'a')};
+	saw $name => 'enter 22';
+	run 'UPDATE items SET score = score + 1 WHERE id IN (3, 22)';
+	saw $name => 'update 3, update 22';
+	run q{UPDATE items SET body = 'not selected'};
+	saw $name => ();
+	run q{UPDATE items SET grp = 'a', score = 5 WHERE id = 21};
+	saw $name => 'enter 21';
+	run q{UPDATE items SET grp = 'b' WHERE id = 4};
+	saw $name => 'leave 4';
+	run 'BEGIN', 'UPDATE items SET score = 1 WHERE id = 5',
+	  'UPDATE items SET score = 50 WHERE id = 5',
+	  'DELETE FROM items WHERE id = 6',
+	  q{INSERT INTO items VALUES (6, 60, 'a')}, 'COMMIT';
+	saw $name => ();
+	run 'UPDATE items SET id = 100 WHERE id = 7';
+	saw $name => 'leave 7, enter 100';
+	equals_query $name;
+	return;
+}
+
+my $set = q{SELECT id, score FROM items WHERE grp = 'a'};
+
+for my $identity ('DEFAULT', 'FULL')
+{
+	scenario "set, $identity", 'rows join, leave and change' => sub {
+		base_table();
+		run "ALTER TABLE items REPLICA IDENTITY $identity";
+		subscribe_set set => $set;
+		change_rows('set');
+		is_deeply([ statistics(set => 'held_rows', 'refills') ],
+			[ 21, 1 ], 'all rows are held, and read once');
+		is(scalar writer->selectrow_array(
+				q{SELECT ranks FROM topn_subscriptions WHERE name = 'set'}),
+			'none', 'they have no ranks');
+		refused '55000', q{SELECT topn_move('set', 1)}, 'nothing to move';
+		run q{SELECT topn_resync('set')};
+		saw set => 'reset';
+		run 'BEGIN', 'TRUNCATE items',
+		  q{INSERT INTO items VALUES (1, 10, 'a'), (2, 1, 'a'), (9, 1, 'b')},
+		  'COMMIT';
+		saw set => join ', ',
+		  map({ "leave $_" } 3, 5, 6, 8 .. 22, 100), 'update 2';
+		equals_query 'set';
+	};
+}
+
+scenario 'old values', 'without positions' => sub {
+	base_table();
+	run 'ALTER TABLE items REPLICA IDENTITY FULL';
+	subscribe_set set => $set, old => 1;
+	change_rows('set');
+	session->client('set')->take_batches;
+	run 'UPDATE items SET score = 12 WHERE id = 1';
+	session->sync;
+	is((session->client('set')->take_batches)[0]{deltas}[0]{json},
+		'{"op":"update","key":{"id":1},"set":{"score":12},'
+		  . '"old":{"score":10}}',
+		'beside the new ones');
+};
+
+scenario 'keyless', 'equal rows come and go' => sub {
+	run 'CREATE TABLE k (id int, v int)',
+	  'ALTER TABLE k REPLICA IDENTITY FULL',
+	  'INSERT INTO k SELECT g / 2, 0 FROM generate_series(1, 8) g';
+	subscribe_set
+	  k => 'SELECT id FROM k WHERE v < 5',
+	  keyless => 1;
+	run 'INSERT INTO k VALUES (1, 0), (1, 0)',
+	  'DELETE FROM k WHERE ctid = (SELECT ctid FROM k WHERE id = 1 LIMIT 1)',
+	  'UPDATE k SET v = 1 WHERE id = 2', 'UPDATE k SET v = 7 WHERE id = 3',
+	  'BEGIN', 'UPDATE k SET v = 3', 'UPDATE k SET v = 4',
+	  'DELETE FROM k WHERE id = 4', 'COMMIT';
+	equals_query 'k';
+};
+
+scenario 'partitions', 'one is truncated, another detached' => sub {
+	run 'CREATE TABLE p (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)',
+	  'CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)',
+	  'CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (30)',
+	  'INSERT INTO p SELECT g, g FROM generate_series(7, 12) g';
+	subscribe_set p => 'SELECT id, v FROM p';
+	run 'UPDATE p SET id = 29 WHERE id = 9';
+	saw p => 'leave 9, enter 29';
+	run 'BEGIN', 'TRUNCATE p2', 'INSERT INTO p VALUES (11, 0)', 'COMMIT';
+	saw p => 'leave 10, leave 12, leave 29, update 11';
+	equals_query 'p';
+	run 'ALTER TABLE p DETACH PARTITION p2';
+	saw p => 'leave 11';
+	equals_query 'p';
+};
+
+scenario 'restart', 'it goes on where it was' => sub {
+	base_table();
+	run 'ALTER TABLE items REPLICA IDENTITY FULL';
+	subscribe_set set => $set;
+	run 'UPDATE items SET score = 1 WHERE id = 1';
+	server->restart_worker('postgres');
+	run 'UPDATE items SET score = 2 WHERE id = 2';
+	saw set => 'update 1', 'update 2';
+	equals_query 'set';
+};
+
+scenario 'throttle', 'several commits share a batch' => sub {
+	base_table();
+	run 'ALTER TABLE items REPLICA IDENTITY FULL';
+	subscribe_set set => $set, throttle => '1 hour';
+	run 'UPDATE items SET score = 1 WHERE id = 1';
+	saw set => 'update 1';
+	run 'UPDATE items SET score = 2 WHERE id = 2',
+	  'DELETE FROM items WHERE id = 1',
+	  'UPDATE items SET score = 3 WHERE id = 2',
+	  'UPDATE items SET score = 30 WHERE id IN (2, 3)';
+	saw set => ();
+	session->snapshot('set');
+	saw set => 'leave 1, update 2';
+	equals_query 'set';
 };
 
 done_testing();

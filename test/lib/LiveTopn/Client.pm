@@ -19,6 +19,9 @@ and their LSNs grow;
 
 =item * with relative ranks the list never grows beyond N in between;
 
+=item * without positions a row that is there leaves or is updated, and a row
+that is not there enters;
+
 =item * with absolute ranks the ranks before and after fit together;
 
 =item * "set" has attributes of the row that really change, and nothing else;
@@ -44,7 +47,8 @@ use LiveTopn::Lsn qw(lsn_cmp);
 
 use constant MAX_PAYLOAD => 7999;
 
-# Arguments: name; limit; ranks ('relative'); keyless, if the table has no key;
+# Arguments: name; limit; ranks ('relative'); unranked, if rows have no
+# positions, so that the order of entries() means nothing; keyless, if the table has no key;
 # old, if old values were asked for.
 sub new
 {
@@ -258,9 +262,14 @@ sub _read_delta
 	$self->_fail("a delta without op: $json") unless exists $delta{op};
 	$delta{op} = json_string($delta{op});
 	$self->_fail("unknown op $delta{op}") unless $fields_of{ $delta{op} };
+	$self->_fail("a move without positions: $json")
+	  if $self->{unranked} && $delta{op} eq 'move';
 	$self->_check_fields(
 		$delta{op}, $members,
-		$fields_of{ $delta{op} },
+		[
+			grep { $_ ne 'pos' || !$self->{unranked} }
+			  @{ $fields_of{ $delta{op} } }
+		],
 		[
 			$delta{op} eq 'move' ? 'set' : (),
 			$self->{old} && $delta{op} =~ /leave|move|update/ ? 'old' : ()
@@ -335,7 +344,9 @@ sub _accept
 	else
 	{
 		@after =
-		  $self->{ranks} eq 'absolute'
+		    $self->{unranked}
+		  ? $self->_apply_unranked($batch->{deltas}, @before)
+		  : $self->{ranks} eq 'absolute'
 		  ? $self->_apply_absolute($batch->{deltas}, @before)
 		  : $self->_apply_relative($batch->{deltas}, @before);
 		$self->_fail('a batch without effect')
@@ -395,6 +406,35 @@ sub _apply_relative
 		}
 		$self->_fail(@list . " rows in between, after $delta->{json}")
 		  if @list > $self->{limit};
+	}
+	return @list;
+}
+
+# Rows are found by their keys.
+sub _apply_unranked
+{
+	my ($self, $deltas, @list) = @_;
+
+	for my $delta (@$deltas)
+	{
+		my ($place) = grep { $list[$_]{key} eq $delta->{key} } 0 .. $#list;
+
+		if ($delta->{op} eq 'enter')
+		{
+			push @list, { key => $delta->{key}, row => $delta->{row} };
+			next;
+		}
+		$self->_fail("nobody has the key: $delta->{json}")
+		  unless defined $place;
+		$self->_check_same_key($delta, $list[$place]);
+		if ($delta->{op} eq 'leave')
+		{
+			splice @list, $place, 1;
+		}
+		else
+		{
+			$list[$place] = $self->_set($delta, $list[$place]);
+		}
 	}
 	return @list;
 }

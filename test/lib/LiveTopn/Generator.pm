@@ -722,7 +722,8 @@ sub query
 		}
 	}
 
-	if ($random->chance(95))
+	my $unranked = $random->chance(15);
+	if (!$unranked && $random->chance(95))
 	{
 		for my $column (
 			$random->sample(
@@ -735,7 +736,7 @@ sub query
 
 	my $ties = @order && $random->chance(15);
 	my $limit =
-	  !$ties && $random->chance(12)
+	  $unranked || (!$ties && $random->chance(12))
 	  ? $random->pick('', 'LIMIT ALL', 'LIMIT NULL')
 	  : $random->pick(1 .. 5, 8, 13, MAX_LIMIT);
 	my $where = $random->chance(65) ? $self->_condition(\@args) : undef;
@@ -751,7 +752,7 @@ sub query
 		where => $where,
 		order => join(', ', @order),
 		limit => $limit,
-		offset => $random->chance(25) ? $random->pick(1 .. 4, 10) : 0,
+		offset => !$unranked && $random->chance(25) ? $random->pick(1 .. 4, 10) : 0,
 		ties => $ties ? 1 : 0,
 		args => \@args,
 		key => $self->key_columns,

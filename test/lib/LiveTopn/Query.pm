@@ -34,6 +34,14 @@ sub on_page
 # No result is larger.
 sub limit { return $_[0]{ties} || !$_[0]->has_limit ? 1_000_000 : $_[0]{limit}; }
 sub has_limit { return $_[0]{limit} =~ /^[0-9]+$/; }
+
+# Rows have no positions.
+sub unranked
+{
+	my ($self) = @_;
+	return $self->{order} eq '' && !$self->has_limit && !$self->{offset};
+}
+
 sub ties    { return $_[0]{ties}; }
 sub keyless { return !$_[0]{key}; }
 

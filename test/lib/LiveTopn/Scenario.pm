@@ -157,7 +157,8 @@ sub equals_query
 }
 
 # What came since it was last asked: one text per batch, like
-# 'leave 20 at 1, enter 17 at 3', or 'error'; nothing if none are given.
+# 'leave 20 at 1, enter 17 at 3' (without 'at' if rows have no positions), or
+# 'error'; nothing if none are given.
 sub saw
 {
 	my ($name, @expected) = @_;
@@ -180,7 +181,8 @@ sub _describe
 	my ($id) = $delta->{key} =~ /^\{"id":(-?\d+)\}$/ or return $delta->{json};
 	return "move $id from $delta->{from} to $delta->{to}"
 	  if $delta->{op} eq 'move';
-	return "$delta->{op} $id at $delta->{pos}";
+	return "$delta->{op} $id"
+	  . (exists $delta->{pos} ? " at $delta->{pos}" : '');
 }
 
 sub ids_are

@@ -18,7 +18,7 @@ use warnings;
 
 use Exporter qw(import);
 our @EXPORT_OK = qw(pair_up longest_increasing shortest_script
-  absolute_script);
+  absolute_script unranked_script);
 
 # Which row after is which row before: a list of [rank before, rank after],
 # in the order of the ranks after.  Equal keys are paired in order.
@@ -65,6 +65,19 @@ sub shortest_script
 		leave => @$before - @pairs,
 		enter => @$after - @pairs,
 		move => @pairs - longest_increasing(map { $_->[0] } @pairs),
+	};
+}
+
+# The same where rows have no positions.
+sub unranked_script
+{
+	my ($before, $after) = @_;
+	my @pairs = pair_up($before, $after);
+
+	return {
+		leave => @$before - @pairs,
+		enter => @$after - @pairs,
+		move => 0
 	};
 }
 

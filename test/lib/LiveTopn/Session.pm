@@ -32,7 +32,7 @@ sub dbh    { return $_[0]{dbh}; }
 sub client { return $_[0]{clients}{ $_[1] }; }
 
 # LISTEN, subscribe, read the snapshot.  Options are those of subscribe_topn,
-# and limit (found in the query), keyless, truth (a query with the result as
+# and limit (found in the query), unranked, keyless, truth (a query with the result as
 # row_to_json text, found from the query when its order is total) of our own.
 sub subscribe
 {
@@ -43,7 +43,7 @@ sub subscribe
 	$self->listen($name, $query, %options);
 	for my $option (sort keys %options)
 	{
-		next if $option =~ /^(limit|keyless|truth)$/;
+		next if $option =~ /^(limit|unranked|keyless|truth)$/;
 		push @arguments, ", $option => ?";
 		push @values, $options{$option};
 	}
@@ -65,6 +65,7 @@ sub listen    ## no critic (ProhibitBuiltinHomonyms)
 		name => $name,
 		limit => $options{limit} // $limit // 1_000_000,
 		ranks => $options{ranks} // 'relative',
+		unranked => $options{unranked},
 		keyless => $options{keyless},
 		old => $options{old});
 	$self->{text}{$name} = $query;
@@ -94,7 +95,7 @@ sub begin_again
 
 	$self->drain;
 	$self->{clients}{$name} = LiveTopn::Client->new(
-		map { $_ => $client->{$_} } qw(name limit ranks keyless old));
+		map { $_ => $client->{$_} } qw(name limit ranks unranked keyless old));
 	$self->begin($name);
 	return;
 }
@@ -246,8 +247,20 @@ sub difference
 	my (undef, undef, $rows) = $self->snapshot($name);
 	my @snapshot = map { $_->{row} } snapshot_entries($rows);
 
-	return describe_difference('query', \@truth, 'client', \@client)
+	return $self->unordered_difference($name, 'query', \@truth, 'client',
+		\@client)
 	  // describe_difference('query', \@truth, 'snapshot', \@snapshot);
+}
+
+# As describe_difference, for lists of which the order does not matter if rows
+# have no positions.
+sub unordered_difference
+{
+	my ($self, $name, $name1, $rows1, $name2, $rows2) = @_;
+
+	($rows1, $rows2) = map { [ sort @$_ ] } $rows1, $rows2
+	  if $self->{clients}{$name}{unranked};
+	return describe_difference($name1, $rows1, $name2, $rows2);
 }
 
 # The same for topn_rows, which is as of now.
