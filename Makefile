@@ -60,19 +60,33 @@ EXTENSION = live_topn
 DATA = sql/live_topn--1.0.sql
 PGFILEDESC = "live_topn - exact live results of sorted, limited queries"
 
-EXTRA_CLEAN = examples/demo/demo bench/latency \
+EXTRA_CLEAN = bench/latency \
 	bench/null_plugin/null_plugin.o bench/null_plugin/null_plugin.so
 
 PG_CONFIG ?= pg_config
 export PG_CONFIG
 
 # These install what they need, PostgreSQL too; all others come from PGXS.
-SELF_CONTAINED = setup demo bench check installcheck soak soak-kill fuzz
+SELF_CONTAINED = setup demo example check-example bench check installcheck soak soak-kill fuzz
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 NO_INSTALLCHECK = 1
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 $(OBJS): $(wildcard src/*.h)
+
+# topn_watch is a program, and PGXS makes either a module or a program.
+all: all-client
+install: install-client
+uninstall: uninstall-client
+clean: clean-client clean-demo
+
+all-client install-client uninstall-client clean-client:
+	$(MAKE) -C client $(@:-client=)
+
+clean-demo:
+	$(MAKE) -C examples/demo clean
+
+.PHONY: all-client install-client uninstall-client clean-client clean-demo
 endif
 
 .PHONY: $(SELF_CONTAINED)
@@ -82,6 +96,14 @@ setup:
 
 demo: setup
 	@scripts/demo.sh
+
+# A live leaderboard page on http://127.0.0.1:8080/ (PORT=...).
+example: setup
+	@scripts/example.sh
+
+# That page in headless Chromium.
+check-example: setup
+	@scripts/example_test.sh
 
 bench: setup
 	@bench/run.sh

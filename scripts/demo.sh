@@ -28,7 +28,7 @@ say()
 	[ -n "$quiet" ] || echo "$*"
 }
 
-make -s -C examples/demo demo
+make -s -C examples/demo with_llvm=no COPT=-Werror
 server_create
 server_start
 say "PostgreSQL $(sql 'SHOW server_version') runs in $workdir"

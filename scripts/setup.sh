@@ -94,8 +94,18 @@ case ${PG_CONFIG:-pg_config} in
 esac
 
 if command -v dpkg-query >/dev/null; then
-	install_packages gcc libc6-dev make $postgres libpq-dev libicu-dev libjansson-dev \
-		perl libipc-run-perl libdbd-pg-perl python3-psycopg2
+	install_packages gcc libc6-dev make $postgres libpq-dev \
+		libicu-dev libjansson-dev tmux \
+		perl libipc-run-perl libdbd-pg-perl python3-psycopg2 python3-psycopg
+	command -v node >/dev/null || install_packages nodejs node-pg
+fi
+
+# The JavaScript client's package: Debian's, or else npm's.
+if ! (cd clients/javascript &&
+	NODE_PATH=/usr/share/nodejs node -e 'require("pg")' 2>/dev/null); then
+	say "installing pg with npm"
+	(cd clients/javascript &&
+		npm install --silent --no-audit --no-fund --no-package-lock)
 fi
 
 if ! version=$("$PG_CONFIG" --version 2>/dev/null); then
@@ -119,6 +129,7 @@ is_installed()
 	pkglibdir=$("$PG_CONFIG" --pkglibdir)
 	extension=$("$PG_CONFIG" --sharedir)/extension
 	cmp -s live_topn.so "$pkglibdir/live_topn.so" || return 1
+	cmp -s client/topn_watch "$("$PG_CONFIG" --bindir)/topn_watch" || return 1
 	for file in live_topn.control sql/live_topn--*.sql; do
 		cmp -s "$file" "$extension/${file##*/}" || return 1
 	done

@@ -2,54 +2,42 @@
  * demo.c
  *	  Subscribes to a query, shows its result live, checks it at the end.
  *
- *	  demo [-q] [-l lines] [-v query] QUERY COMMAND [ARGUMENT ...]
+ *	  demo [-q] [-v query] QUERY COMMAND [ARGUMENT ...]
  *
  * Subscribes to QUERY and keeps its result up to date from NOTIFY alone while
- * COMMAND runs, with at most "lines" rows of it on the terminal.  Then compares
- * the result with what the server says: with QUERY, or with the query of -v,
- * where QUERY leaves the order of some rows open.  The exit status is 0 if
- * both are equal, no batch was missing, and the command succeeded.
+ * COMMAND runs; a terminal shows it.  Then compares it with what the server
+ * says: with QUERY, or with the query of -v, where QUERY leaves the order of
+ * some rows open.  The exit status is 0 if both are equal, no batch was missing,
+ * and the command succeeded.
  *
- * The invariant: "rows" is the result after batch "seq".  It begins as the
- * answer of topn_snapshot(), taken after LISTEN, so that no batch is lost in
- * between; batches up to the snapshot's are skipped.
+ * The list begins as the answer of topn_snapshot(), taken after LISTEN, so that
+ * no batch is lost in between; batches up to the snapshot's are skipped.
  *
  * The connection comes from libpq's environment variables (PGHOST, ...).
  */
-#include <errno.h>
+#include "postgres_fe.h"
+
 #include <getopt.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <jansson.h>
-#include <libpq-fe.h>
+#include "libpq-fe.h"
+#include "list.h"
+#include "screen.h"
 
-#define HIGHLIGHT_TIME	0.7		/* seconds that a changed row is bold */
-#define COLUMN_WIDTH	14
-
-/* The subscription, as a client sees it. */
+/* The subscription, and what was received. */
 static char *name;
-static json_t *rows;			/* array of {"key":…, "row":…, "changed":…} */
-static json_int_t seq;			/* of the last batch applied */
-static char *parts = NULL;		/* data of the parts received so far */
-
-/* What was received. */
-static long nbatches = 0;
-static long ndeltas = 0;
+static List list;
 static long ngaps = 0;
-static double *latencies = NULL;	/* seconds, nbatches of them */
+static double *latencies = NULL;	/* seconds, list.nbatches of them */
 
 static volatile sig_atomic_t interrupted = 0;
 static pid_t command_pid = 0;
+
+static void die(const char *format,...) pg_attribute_printf(1, 2);
 
 static void
 die(const char *format,...)
@@ -104,164 +92,24 @@ execute(PGconn *conn, const char *sql, const char *param)
 	return res;
 }
 
-static json_t *
-parse(const char *text)
-{
-	json_error_t error;
-	json_t	   *value = json_loads(text, JSON_ALLOW_NUL, &error);
-
-	if (value == NULL)
-		die("cannot parse JSON: %s: %s", error.text, text);
-	return value;
-}
-
-/* ---- the list and its batches ---- */
-
-/* The row at a position that must be there, with the key that it must have. */
-static json_t *
-row_at(json_int_t pos, json_t *key)
-{
-	json_t	   *row = json_array_get(rows, pos - 1);
-
-	if (row == NULL)
-		die("batch %" JSON_INTEGER_FORMAT ": no row at position %"
-			JSON_INTEGER_FORMAT, seq, pos);
-	if (!json_equal(json_object_get(row, "key"), key))
-		die("batch %" JSON_INTEGER_FORMAT ": another row at position %"
-			JSON_INTEGER_FORMAT, seq, pos);
-	return row;
-}
-
-static void
-insert_row(json_int_t pos, json_t *row)
-{
-	if (json_array_insert(rows, pos - 1, row) != 0)
-		die("batch %" JSON_INTEGER_FORMAT ": cannot insert at position %"
-			JSON_INTEGER_FORMAT, seq, pos);
-}
-
-static void
-apply_delta(json_t *delta)
-{
-	const char *op = "";
-	json_int_t	pos = 0;
-	json_int_t	from = 0;
-	json_int_t	to = 0;
-	json_t	   *key = NULL;
-	json_t	   *row = NULL;
-	json_t	   *set = NULL;
-
-	json_unpack(delta, "{s:s, s?I, s?I, s?I, s?o, s?o, s?o}",
-				"op", &op, "pos", &pos, "from", &from, "to", &to,
-				"key", &key, "row", &row, "set", &set);
-
-	if (strcmp(op, "reset") == 0)
-	{
-		json_decref(rows);
-		rows = json_incref(json_object_get(delta, "rows"));
-		return;
-	}
-	else if (strcmp(op, "leave") == 0)
-	{
-		row_at(pos, key);
-		json_array_remove(rows, pos - 1);
-		return;
-	}
-	else if (strcmp(op, "enter") == 0)
-	{
-		row = json_pack("{s:O, s:O}", "key", key, "row", row);
-		insert_row(pos, row);
-	}
-	else if (strcmp(op, "move") == 0)
-	{
-		row = json_incref(row_at(from, key));
-		json_array_remove(rows, from - 1);
-		insert_row(to, row);
-	}
-	else if (strcmp(op, "update") == 0)
-		row = json_incref(row_at(pos, key));
-	else
-		die("unknown delta \"%s\"", op);
-
-	if (set != NULL)
-		json_object_update(json_object_get(row, "row"), set);
-	json_object_set_new(row, "changed", json_real(now()));
-	json_decref(row);
-}
-
-/* "2026-11-29T21:26:00.123456+00:00" as seconds since 1970 */
-static double
-parse_time(const char *text)
-{
-	struct tm	tm = {0};
-	double		seconds;
-	int			offset_hours = 0;
-	int			offset_minutes = 0;
-
-	if (sscanf(text, "%d-%d-%dT%d:%d:%lf%d:%d",
-			   &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour, &tm.tm_min,
-			   &seconds, &offset_hours, &offset_minutes) < 6)
-		die("cannot parse the time \"%s\"", text);
-	if (offset_hours < 0)
-		offset_minutes = -offset_minutes;
-	tm.tm_year -= 1900;
-	tm.tm_mon -= 1;
-	return timegm(&tm) + seconds - offset_hours * 3600 - offset_minutes * 60;
-}
-
-static void
-apply_batch(json_t *batch, double received)
-{
-	json_int_t	batch_seq;
-	const char *at;
-	json_t	   *deltas;
-	json_t	   *delta;
-	size_t		i;
-
-	if (json_unpack(batch, "{s:I, s:s, s:o}", "seq", &batch_seq, "at", &at,
-					"deltas", &deltas) != 0)
-		die("malformed batch");
-	if (batch_seq <= seq)
-		return;					/* the snapshot has it */
-	if (batch_seq != seq + 1)
-		ngaps++;
-	seq = batch_seq;
-
-	json_array_foreach(deltas, i, delta)
-		apply_delta(delta);
-
-	latencies = realloc(latencies, (nbatches + 1) * sizeof(double));
-	latencies[nbatches++] = received - parse_time(at);
-	ndeltas += json_array_size(deltas);
-}
-
-/* A notification is a batch, or part of a long one. */
+/* A batch that does not fit ends the demo: nothing may be lost. */
 static void
 handle_notification(const char *payload, double received)
 {
-	json_t	   *message = parse(payload);
-	const char *data;
-	int			part;
-	int			last;
-
-	if (json_unpack(message, "{s:i, s:i, s:s}", "part", &part,
-					"parts", &last, "data", &data) != 0)
-		apply_batch(message, received);
-	else
+	switch (list_take(&list, payload, received, NULL))
 	{
-		size_t		have = part > 1 && parts ? strlen(parts) : 0;
-
-		parts = realloc(parts, have + strlen(data) + 1);
-		strcpy(parts + have, data);
-		if (part == last)
-		{
-			json_t	   *batch = parse(parts);
-
-			apply_batch(batch, received);
-			json_decref(batch);
-		}
+		case LIST_APPLIED:
+			latencies = realloc(latencies, list.nbatches * sizeof(double));
+			latencies[list.nbatches - 1] = received - list.at;
+			break;
+		case LIST_IGNORED:
+			break;
+		case LIST_GAP:
+			ngaps++;
+			break;
+		case LIST_MALFORMED:
+			die("malformed batch: %s", payload);
 	}
-	json_decref(message);
 }
 
 static void
@@ -299,8 +147,10 @@ subscribe(PGconn *conn, const char *query)
 	PQfreemem(channel);
 
 	res = execute(conn, "SELECT seq, rows FROM topn_snapshot($1)", name);
-	seq = strtoll(PQgetvalue(res, 0, 0), NULL, 10);
-	rows = parse(PQgetvalue(res, 0, 1));
+	list_init(&list, false);
+	if (!list_start(&list, strtoll(PQgetvalue(res, 0, 0), NULL, 10),
+					PQgetvalue(res, 0, 1)))
+		die("the snapshot is no JSON array");
 	PQclear(res);
 }
 
@@ -322,83 +172,40 @@ latency(double quantile)
 	double	   *sorted;
 	double		result;
 
-	if (nbatches == 0)
+	if (list.nbatches == 0)
 		return 0;
-	sorted = malloc(nbatches * sizeof(double));
-	memcpy(sorted, latencies, nbatches * sizeof(double));
-	qsort(sorted, nbatches, sizeof(double), compare_doubles);
-	result = sorted[(long) (quantile * (nbatches - 1))] * 1000;
+	sorted = malloc(list.nbatches * sizeof(double));
+	memcpy(sorted, latencies, list.nbatches * sizeof(double));
+	qsort(sorted, list.nbatches, sizeof(double), compare_doubles);
+	result = sorted[(long) (quantile * (list.nbatches - 1))] * 1000;
 	free(sorted);
 	return result;
 }
 
+/* The numbers so far, and with a terminal the list above them. */
 static void
-draw_value(json_t *value)
+draw(PGconn *conn, bool terminal, double elapsed)
 {
-	char	   *text;
-
-	if (json_is_string(value))
-		text = strdup(json_string_value(value));
-	else
-		text = json_dumps(value, JSON_ENCODE_ANY);
-	printf(" %*.*s", COLUMN_WIDTH, COLUMN_WIDTH, text);
-	free(text);
-}
-
-/*
- * Draw over what was drawn before: a line of column names, the rows, and a
- * line of numbers.  Without a terminal, just the latter.
- */
-static void
-draw(int lines, double elapsed)
-{
-	static int	drawn = 0;
 	static double last_elapsed = 0;
 	static long last_nbatches = 0;
 	static double rate = 0;
-	const char *column;
-	json_t	   *value;
+	char		status[200];
 
 	if (elapsed - last_elapsed >= 1)
 	{
-		rate = (nbatches - last_nbatches) / (elapsed - last_elapsed);
+		rate = (list.nbatches - last_nbatches) / (elapsed - last_elapsed);
 		last_elapsed = elapsed;
-		last_nbatches = nbatches;
+		last_nbatches = list.nbatches;
 	}
-
-	if (drawn > 0)
-		printf("\033[%dA", drawn);
-	drawn = 0;
-	if (lines > 0)
-	{
-		printf("\033[K    ");
-		json_object_foreach(json_object_get(json_array_get(rows, 0), "row"),
-							column, value)
-			printf(" %*.*s", COLUMN_WIDTH, COLUMN_WIDTH, column);
-		printf("\n");
-		for (int i = 0; i < lines; i++)
-		{
-			json_t	   *row = json_array_get(rows, i);
-			double		changed;
-
-			printf("\033[K");
-			changed = json_real_value(json_object_get(row, "changed"));
-			if (now() - changed < HIGHLIGHT_TIME)
-				printf("\033[1m");
-			if (row != NULL)
-				printf("%4d", i + 1);
-			json_object_foreach(json_object_get(row, "row"), column, value)
-				draw_value(value);
-			printf("\033[0m\n");
-		}
-		drawn = lines + 2;
-		printf("\033[K");
-	}
-	printf("%5.1f s  %zu rows  %ld batches, %.0f/s  %ld deltas  "
-		   "latency %.1f ms, p99 %.1f ms\n",
-		   elapsed, json_array_size(rows), nbatches, rate, ndeltas,
-		   latency(0.5), latency(0.99));
-	fflush(stdout);
+	snprintf(status, sizeof(status),
+			 "%5.1f s  %zu rows  %ld batches, %.0f/s  %ld deltas  "
+			 "latency %.1f ms, p99 %.1f ms",
+			 elapsed, list.nrows, list.nbatches, rate, list.ndeltas,
+			 latency(0.5), latency(0.99));
+	if (terminal)
+		screen_draw(&list, name, status, now(), PQclientEncoding(conn));
+	else
+		printf("%s\n", status);
 }
 
 /* ---- the run ---- */
@@ -425,7 +232,7 @@ start_command(char **argv)
  * that it did.  True if the command succeeded.
  */
 static bool
-watch(PGconn *conn, PGconn *control, bool quiet, int lines)
+watch(PGconn *conn, PGconn *control, bool quiet)
 {
 	bool		terminal = isatty(STDOUT_FILENO);
 	double		start = now();
@@ -433,6 +240,8 @@ watch(PGconn *conn, PGconn *control, bool quiet, int lines)
 	int			status = 0;
 	bool		synced = false;
 
+	if (terminal && !quiet)
+		screen_open();
 	while (!synced)
 	{
 		struct pollfd fds[2] = {
@@ -470,7 +279,7 @@ watch(PGconn *conn, PGconn *control, bool quiet, int lines)
 
 		if (!quiet && (now() >= next_draw || synced))
 		{
-			draw(terminal ? lines : 0, now() - start);
+			draw(conn, terminal, now() - start);
 			next_draw = now() + (terminal ? 0.1 : 1);
 		}
 	}
@@ -483,8 +292,7 @@ watch(PGconn *conn, PGconn *control, bool quiet, int lines)
 	/* The server delivers what is pending before it answers. */
 	PQclear(execute(conn, "SELECT", NULL));
 	handle_notifications(conn);
-	if (!quiet)
-		printf("\n");
+	screen_close();
 
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
@@ -501,11 +309,12 @@ verify(PGconn *conn, const char *query)
 	res = execute(conn, sql, NULL);
 	free(sql);
 
-	equal = PQntuples(res) == (int) json_array_size(rows);
+	equal = PQntuples(res) == (int) list.nrows;
 	for (int i = 0; equal && i < PQntuples(res); i++)
 	{
-		json_t	   *expected = parse(PQgetvalue(res, i, 0));
-		json_t	   *row = json_object_get(json_array_get(rows, i), "row");
+		json_t	   *expected = json_loads(PQgetvalue(res, i, 0),
+										  JSON_ALLOW_NUL, NULL);
+		json_t	   *row = list.rows[i]->row;
 
 		equal = json_equal(row, expected);
 		if (!equal)
@@ -514,7 +323,7 @@ verify(PGconn *conn, const char *query)
 		json_decref(expected);
 	}
 	printf("comparison:  the client has %zu rows, the query returns %d: %s\n",
-		   json_array_size(rows), PQntuples(res),
+		   list.nrows, PQntuples(res),
 		   equal ? "equal" : "DIFFERENT");
 	PQclear(res);
 	return equal;
@@ -537,7 +346,6 @@ int
 main(int argc, char **argv)
 {
 	bool		quiet = false;
-	int			lines = 15;
 	const char *verify_query = NULL;
 	const char *query;
 	PGconn	   *conn;
@@ -546,12 +354,10 @@ main(int argc, char **argv)
 	bool		equal;
 	int			c;
 
-	while ((c = getopt(argc, argv, "+ql:v:")) != -1)
+	while ((c = getopt(argc, argv, "+qv:")) != -1)
 	{
 		if (c == 'q')
 			quiet = true;
-		else if (c == 'l')
-			lines = atoi(optarg);
 		else if (c == 'v')
 			verify_query = optarg;
 		else
@@ -559,7 +365,7 @@ main(int argc, char **argv)
 	}
 	if (argc - optind < 2)
 	{
-		fprintf(stderr, "usage: demo [-q] [-l lines] [-v query] "
+		fprintf(stderr, "usage: demo [-q] [-v query] "
 				"QUERY COMMAND [ARGUMENT ...]\n");
 		exit(2);
 	}
@@ -572,11 +378,11 @@ main(int argc, char **argv)
 	control = connect_to_server();
 	subscribe(conn, query);
 	start_command(argv + optind + 1);
-	succeeded = watch(conn, control, quiet, lines);
+	succeeded = watch(conn, control, quiet);
 
 	printf("received:    %ld batches with %ld deltas, %ld missing; "
 		   "%" JSON_INTEGER_FORMAT " refills\n",
-		   nbatches, ndeltas, ngaps, get_refills(control));
+		   list.nbatches, list.ndeltas, ngaps, get_refills(control));
 	printf("latency:     %.2f ms from commit to delivery (median), "
 		   "p99 %.2f ms\n", latency(0.5), latency(0.99));
 	equal = verify(control, verify_query ? verify_query : query);
