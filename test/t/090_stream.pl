@@ -222,7 +222,7 @@ scenario 'stream', 'a consumer goes on from where it stopped' => sub {
 sub start_writers
 {
 	my ($n) = @_;
-	my $file = "$PostgreSQL::Test::Utils::tmp_check/writing";
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/writing_$$";
 	my @pids;
 
 	append_to_file($file, '');

@@ -104,7 +104,7 @@ sub start_writer
 sub while_writing
 {
 	my ($code) = @_;
-	my $file = "$PostgreSQL::Test::Utils::tmp_check/writing";
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/writing_$$";
 
 	append_to_file($file, '');
 	my @pids = map { start_writer($file, $_) } 1 .. 3;

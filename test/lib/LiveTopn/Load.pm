@@ -37,7 +37,8 @@ my $number = 0;
 sub new
 {
 	my ($class, $server) = @_;
-	my $file = "$PostgreSQL::Test::Utils::tmp_check/load_" . $number++;
+	# tests share the folder
+	my $file = "$PostgreSQL::Test::Utils::tmp_check/load_$$\_" . $number++;
 	my $self = bless { server => $server, file => $file, pids => [] }, $class;
 
 	append_to_file($file, '');

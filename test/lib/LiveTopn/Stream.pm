@@ -46,7 +46,8 @@ sub start
 	my $startpos = delete $options{startpos};
 	my @arguments = @{ delete $options{arguments} // [] };
 	my $self = bless {
-		file => "$PostgreSQL::Test::Utils::tmp_check/stream_" . $number++,
+		# tests share the folder
+		file => "$PostgreSQL::Test::Utils::tmp_check/stream_$$\_" . $number++,
 		read => 0,
 		rest => '',
 		error => ''
