@@ -141,4 +141,84 @@ subtest "a worker that evaluates can be told to end" => sub {
 	ok(value(q{SELECT topn_sync('1 min')}), 'the others go on');
 };
 
+subtest 'a stranger learns nothing' => sub {
+	my @functions = (
+		'unsubscribe_topn(%s)', 'topn_snapshot(%s)', 'topn_poll(%s, 0)',
+		'topn_resync(%s)', 'topn_renew(%s)', 'topn_move(%s, 1)',
+		'topn_rows(%s) AS t (id int)');
+	my @internals = (
+		'TABLE live_topn.subscription', 'SELECT * FROM live_topn.stats()',
+		'SELECT * FROM live_topn.workers()',
+		q{SELECT nextval('live_topn.subscription_id_seq')},
+		q{DELETE FROM live_topn.subscription},
+		q{UPDATE live_topn.subscription SET owner = 'mallory'},
+		q{SELECT * FROM live_topn.keyset_queries('SELECT id FROM vault')});
+
+	$super->do($_)
+	  for 'CREATE TABLE vault (id int PRIMARY KEY, open int, secret text)',
+	  q{INSERT INTO vault VALUES (1, 1, 'sesame'), (2, 2, 'sesame')},
+	  'GRANT SELECT (id, open) ON vault TO mallory';
+	subscribe('live', 'SELECT * FROM vault ORDER BY id LIMIT 3');
+	subscribe('broken', "SELECT id FROM vault
+		WHERE 10 / (open - 5) < 9 ORDER BY secret LIMIT 3");
+	$super->do('UPDATE vault SET open = 5 WHERE id = 2');
+	value('SELECT topn_sync()');
+	is( value(q{SELECT state FROM topn_subscriptions WHERE name = 'broken'}),
+		'error', 'one is in error');
+
+	for my $name (qw(live broken))
+	{
+		for my $function (@functions)
+		{
+			my ($error) = as_mallory(
+				'SELECT * FROM ' . sprintf $function, "'$name'");
+
+			like(
+				$error // 'none',
+				qr/^DBD::Pg::db do failed: ERROR:  (?:permission denied for|must be owner of) subscription "?$name"?[^\n]*$/m,
+				"$function of $name");
+			unlike($error // '', qr/sesame|division|error:/, 'and no more');
+		}
+	}
+	for my $sql (@internals)
+	{
+		my ($error) = as_mallory($sql);
+
+		like($error // 'none', qr/permission denied for/, $sql);
+	}
+	for my $query (
+		'SELECT secret FROM vault LIMIT 1',
+		'SELECT * FROM vault LIMIT 1',
+		q{SELECT id FROM vault WHERE secret > '' LIMIT 1},
+		q{SELECT id FROM vault WHERE secret::int = 1 LIMIT 1},
+		'SELECT id FROM vault ORDER BY secret LIMIT 1',
+		'SELECT id FROM vault ORDER BY md5(secret) LIMIT 1',
+		'SELECT vault FROM vault LIMIT 1')
+	{
+		my ($error) =
+		  as_mallory('SELECT subscribe_topn(' . $super->quote($query) . ')');
+
+		like($error // 'none', qr/permission denied for table vault/, $query);
+		unlike($error // '', qr/sesame/, 'and no more');
+	}
+	is_deeply(
+		[ as_mallory(q{SELECT subscribe_topn('SELECT id, open FROM vault
+			ORDER BY open LIMIT 2', 'mine')}) ], [], 'what they may see');
+
+	# a function of theirs is asked about no row of others
+	my @seen;
+	$super->do($_)
+	  for 'CREATE FUNCTION public.tell(text) RETURNS bool LANGUAGE plpgsql
+		COST 0.000001 AS $$BEGIN RAISE EXCEPTION \'saw %\', $1; END$$',
+	  'SET SESSION AUTHORIZATION mallory';
+	for my $view (qw(topn_subscriptions topn_stats))
+	{
+		eval { $super->do("SELECT * FROM $view WHERE tell(name)"); };
+		push @seen, $@ =~ /saw (\w+)/;
+	}
+	$super->do('RESET SESSION AUTHORIZATION');
+	is_deeply(\@seen, [ 'mine', 'mine' ], 'views show them their own');
+	$super->do('SELECT unsubscribe_topn(name) FROM topn_subscriptions');
+};
+
 done_testing();
