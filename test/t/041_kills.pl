@@ -25,20 +25,20 @@ use warnings;
 use FindBin;
 use lib "$FindBin::Bin/../lib";
 
-use POSIX qw(WNOHANG);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
 use LiveTopn::Client;
+use LiveTopn::Consumer;
 use LiveTopn::Generator;
 use LiveTopn::Load;
-use LiveTopn::Lsn qw(lsn_cmp);
 use LiveTopn::Query;
 use LiveTopn::Random;
 use LiveTopn::Server qw(poll_until);
 use LiveTopn::Session;
 use LiveTopn::Shadow;
+use LiveTopn::Witness;
 
 my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
 my $kills_left = $ENV{KILLS} // 15;
@@ -156,7 +156,8 @@ sub set_up
 		}
 	}
 	start_caller($round * 100 + $n++) for 1 .. CALLERS;
-	start_consumer('forever');
+	$consumer = LiveTopn::Consumer->new($server, 'consumer', streamed());
+	$consumer->follow;
 	return;
 }
 
@@ -499,60 +500,15 @@ sub wait_for_server
 {
 	poll_until(sub { $dbh = eval { $server->connect } },
 		'the server to be back');
-	start_consumer('forever');
+	$consumer->follow if $consumer;
 	return $dbh;
 }
 
-# ---- the consumer of the slot ----
+# ---- streams ----
 
 sub streamed
 {
 	return sort map { $_->{name} } grep { $_->{stream} } values %feeds;
-}
-
-sub consumer_file
-{
-	return "$PostgreSQL::Test::Utils::tmp_check/consumer_$seed";
-}
-
-# Start it unless it runs.
-sub start_consumer
-{
-	my ($until) = @_;
-
-	return if $consumer && waitpid($consumer, WNOHANG) == 0;
-	$consumer = fork // die "could not fork: $!";
-	return if $consumer;
-	open STDERR, '>>', "$PostgreSQL::Test::Utils::log_path/consumer.log"
-	  unless $until eq 'all';
-	exec '/usr/bin/python3', "$FindBin::Bin/../consumer.py",
-	  $server->node->connstr('postgres'), 'consumer',
-	  join(',', streamed()), consumer_file(),
-	  $until eq 'all' ? 'all' : 10**9
-	  or POSIX::_exit(1);
-}
-
-# Wait for it; returns true if it ended well.
-sub stop_consumer
-{
-	return 1 unless $consumer;
-	waitpid $consumer, 0;
-	$consumer = undef;
-	return $? == 0;
-}
-
-# All that was committed has come to it.
-sub drain_consumer
-{
-	if ($consumer)
-	{
-		kill 'TERM', $consumer;
-		stop_consumer();
-	}
-	poll_until(sub { start_consumer('all'); stop_consumer() },
-		'the consumer to have it all');
-	give_lines('stream', split /\n/, slurp_file(consumer_file()));
-	return;
 }
 
 # Lines, from the first one on, go to a kind of clients of their subscriptions.
@@ -591,7 +547,7 @@ sub check
 		WHERE name ~ '^mine'");
 	eval { poll_until(sub { describe_states() eq '' }, ''); 1 }
 	  or die 'not live: ' . describe_states() . "\n";
-	drain_consumer();
+	give_lines('stream', $consumer->all);
 	follow_notifications();
 	$_->{truth} = [ map { LiveTopn::Query::entry($_) }
 		  @{ $dbh->selectcol_arrayref($_->{query}->truth) } ]
@@ -732,117 +688,46 @@ sub check_log
 
 # ---- the history ----
 
-# Each batch is right at its commit, and no commit is without one.
 sub verify
 {
 	my ($table) = @_;
-	my @feeds =
-	  grep { $_->{table} == $table && $_->{record} } feeds();
-
+	my $shadow = $table->{shadow};
 	my $lines = $dbh->selectcol_arrayref(
 		"SELECT data FROM pg_logical_slot_peek_changes('record', NULL, NULL,
 			'subscriptions', ?)", undef, join ',', streamed());
-	give_lines('record', @$lines);
-	$table->{shadow}{dbh} = $dbh;
-	my %at = map { $_->{name} => start_of($_) } @feeds;
-	for my $commit ($table->{shadow}->commits)
-	{
-		$total{commits}++;
-		pass_others($_, $at{ $_->{name} }, $commit) for @feeds;
-		$table->{shadow}->replay($commit);
-		verify_commit($_, $at{ $_->{name} }, $commit) for @feeds;
-	}
-	for my $feed (@feeds)
-	{
-		my $at = $at{ $feed->{name} };
 
-		pass_others($feed, $at);
-		die "$feed->{name}: a batch where no commit is:"
-		  . " $at->{batches}[0]{json}\n"
-		  if @{ $at->{batches} };
-		die "$feed->{name}: $at->{open}[0] without a batch\n" if $at->{open};
+	give_lines('record', @$lines);
+	$shadow->{dbh} = $dbh;
+	my @witnesses =
+	  map { witness($_) } grep { $_->{table} == $table && $_->{record} } feeds();
+	for my $commit ($shadow->commits)
+	{
+		$_->before($commit) for @witnesses;
+		$shadow->replay($commit);
+		$_->after($commit) for @witnesses;
+		$total{commits}++;
+	}
+	for my $witness (@witnesses)
+	{
+		$witness->finish;
+		$total{batches} += $witness->batches;
+		$total{resets} += $witness->resets;
 	}
 	return;
 }
 
-sub text_of { return join "\n", map { "$_->{key} $_->{row}" } @_; }
-
-sub start_of
+sub witness
 {
 	my ($feed) = @_;
-	my $start = text_of($feed->{record}->start_entries);
+	my $query = $feed->{query}->truth($feed->{table}{shadow}->copy);
 
-	return {
-		batches => [ $feed->{record}->batches ],
-		shown => $start,
-		truth => $start
-	};
-}
-
-# A reset may be at any position, and the last of the commits of a batch may be
-# one of the catalog only; they show what the last commit of the table made.
-sub pass_others
-{
-	my ($feed, $at, $commit) = @_;
-
-	while (my $batch = $at->{batches}[0])
-	{
-		last
-		  if ($commit && lsn_cmp($batch->{lsn}, $commit->{lsn}) >= 0)
-		  || !(is_reset($batch) || defined $batch->{from});
-		take($feed, $at);
-	}
-	return;
-}
-
-sub is_reset
-{
-	my ($batch) = @_;
-	return $batch->{deltas}[0] && $batch->{deltas}[0]{op} eq 'reset';
-}
-
-# The next batch shows the truth.
-sub take
-{
-	my ($feed, $at) = @_;
-	my $batch = shift @{ $at->{batches} };
-
-	$at->{shown} = text_of(@{ $batch->{after} });
-	$total{ is_reset($batch) ? 'resets' : 'batches' }++;
-	die "$feed->{name}: batch $batch->{json} shows\n$at->{shown}\n"
-	  . "query:\n$at->{truth}\n"
-	  if $at->{shown} ne $at->{truth};
-	die "$feed->{name}: $at->{open}[0] without a batch, before"
-	  . " $batch->{json}\n"
-	  if $at->{open}
-	  && !is_reset($batch)
-	  && lsn_cmp($batch->{from} // $batch->{lsn}, $at->{open}[1]) > 0;
-	$at->{open} = undef;
-	return;
-}
-
-sub verify_commit
-{
-	my ($feed, $at, $commit) = @_;
-	my $copy = $feed->{table}{shadow}->copy;
-
-	$at->{truth} = text_of(map { LiveTopn::Query::entry($_) }
-		  @{ $dbh->selectcol_arrayref($feed->{query}->truth($copy)) });
-	my $batch = $at->{batches}[0];
-	die "$feed->{name}: a batch where no commit is: $batch->{json}\n"
-	  if $batch && lsn_cmp($batch->{lsn}, $commit->{lsn}) < 0;
-	while (@{ $at->{batches} }
-		&& $at->{batches}[0]{lsn} eq $commit->{lsn})
-	{
-		take($feed, $at);
-	}
-	if ($at->{shown} eq $at->{truth}) { $at->{open} = undef; }
-	else
-	{
-		$at->{open} //=
-		  [ "commit of $commit->{xid} at $commit->{lsn}", $commit->{lsn} ];
-	}
-	return;
+	return LiveTopn::Witness->new(
+		name => $feed->{name},
+		client => $feed->{record},
+		truth => sub {
+			return map { LiveTopn::Query::entry($_) }
+			  @{ $dbh->selectcol_arrayref($query) };
+		});
 }
 
 # ---- the end of a round ----
@@ -851,14 +736,11 @@ sub clean_up
 {
 	$load->stop if $load;
 	$load = undef;
-	if ($consumer)
-	{
-		kill 'TERM', $consumer;
-		stop_consumer();
-	}
-	unlink consumer_file(), consumer_file() . '.lsn';
+	$consumer->stop if $consumer;
+	$consumer = undef;
 	eval { $session->dbh->disconnect };
-	$dbh = wait_for_server_only();
+	wait_for_server();
+	$dbh->do('SET client_min_messages = warning');
 	$dbh->do('SELECT unsubscribe_topn(name) FROM topn_subscriptions');
 	poll_until(
 		sub {
@@ -873,16 +755,6 @@ sub clean_up
 	%feeds = %given = ();
 	@tables = ();
 	return;
-}
-
-sub wait_for_server_only
-{
-	my $connection;
-
-	poll_until(sub { $connection = eval { $server->connect } },
-		'the server to be back');
-	$connection->do('SET client_min_messages = warning');
-	return $connection;
 }
 
 # Without subscriptions nothing is left at all.
