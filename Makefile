@@ -38,6 +38,7 @@ OBJS = \
 	src/feed_log.o \
 	src/feed_refill.o \
 	src/feed_restart.o \
+	src/feed_slice.o \
 	src/holders.o \
 	src/predicate.o \
 	src/span.o \

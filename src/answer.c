@@ -109,6 +109,8 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_SEQ] = feed->seq,
 		[STAT_LSN] = feed->last_lsn,
 		[STAT_LEASE_END] = feed->lease_end,
+		[STAT_ROWS_BEFORE] = windows ? windows->before : 0,
+		[STAT_SKIPPED_ROWS] = windows ? feed_skipped_rows(feed) : 0,
 	};
 
 	for (int i = 0; i < NUM_STATS; i++)

@@ -41,6 +41,8 @@ typedef enum SubscriptionStat
 	STAT_SEQ,
 	STAT_LSN,					/* of the last batch, 0 if none */
 	STAT_LEASE_END,				/* TimestampTz, 0 if none */
+	STAT_ROWS_BEFORE,			/* counted, before the first one held */
+	STAT_SKIPPED_ROWS,			/* held, before the page */
 	NUM_STATS
 } SubscriptionStat;
 

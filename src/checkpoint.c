@@ -35,7 +35,7 @@
 #include "utils/pg_locale.h"
 
 #define CHECKPOINT_MAGIC		0x6c74706e
-#define CHECKPOINT_VERSION		3
+#define CHECKPOINT_VERSION		4
 #define HEADER_SIZE				512
 
 int			checkpoint_interval_ms = 60000;
@@ -163,6 +163,7 @@ put_window(FileWriter *writer, const Window *window)
  *	int64 lsn, 0 if there are no windows; then that is all
  *	query as text
  *	int64 offset, limit
+ *	int64 1, rows before and low, if they are counted; or 0
  *	int64 others; number of windows, each
  *	int64 reset, recheck, number of unseen xids, each
  *	int64 covered, from, commit: xid, start, lsn, time
@@ -187,6 +188,12 @@ put_feed(FileWriter *writer, const Feed *feed)
 		writer_put_bytes(writer, feed->query_text, strlen(feed->query_text));
 		writer_put_int(writer, feed->offset);
 		writer_put_int(writer, feed->limit);
+		writer_put_int(writer, feed->windows->counted);
+		if (feed->windows->counted)
+		{
+			writer_put_int(writer, feed->windows->before);
+			writer_put_tuple(writer, RowTuple(feed->windows->only->low));
+		}
 		writer_put_int(writer, feed->windows->others);
 		writer_put_int(writer, window_set_count(feed->windows));
 		while ((window = window_set_next(feed->windows, &position)) != NULL)
@@ -379,6 +386,11 @@ get_feed(FileReader *reader)
 		saved->query_text = reader_get_bytes(reader);
 		saved->offset = reader_get_int(reader);
 		saved->limit = reader_get_int(reader);
+		if (reader_get_int(reader))
+		{
+			saved->before = reader_get_int(reader);
+			saved->low = reader_get_tuple(reader);
+		}
 		saved->others = reader_get_int(reader);
 		saved->nwindows = reader_get_count(reader, sizeof(int64));
 		saved->windows = palloc_extended(sizeof(SavedWindow) *

@@ -49,6 +49,8 @@ typedef struct SavedFeed
 	WindowEnd	others;
 	int64		offset;			/* as of then */
 	int64		limit;
+	int64		before;			/* low and this: if rows are counted */
+	MinimalTuple low;
 	int64		nwindows;
 	SavedWindow *windows;
 

@@ -215,6 +215,21 @@ is_past_end(Evaluator *evaluator, WindowSet *set)
 							   window->high) > 0;
 }
 
+/* Does the leading sort column alone say that it is before the only window? */
+static bool
+is_before_start(Evaluator *evaluator, WindowSet *set)
+{
+	Datum		datum;
+	bool		isnull;
+
+	if (set->only == NULL || set->only->low == NULL)
+		return false;
+	datum = ExecEvalExprSwitchContext(evaluator->leading, evaluator->econtext,
+									  &isnull);
+	return row_compare_leading(evaluator->format, datum, isnull,
+							   set->only->low) < 0;
+}
+
 EvaluateResult
 evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 			   TableView *view, HeapTuple tuple, const Row *held, Row **row)
@@ -223,6 +238,8 @@ evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 	int			ncolumns = list_length(evaluator->query->targetlist);
 	Bitmapset  *missing = NULL;
 	bool		first = evaluator->query->inert;
+	const Row  *low = set->only ? set->only->low : NULL;
+	EvaluateResult result = EVALUATE_OUTSIDE;
 	MemoryContext caller;
 
 	if (window_set_is_lost(set) && (set->only || window_set_count(set) == 0))
@@ -257,6 +274,8 @@ evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 	}
 	if (!first && is_past_end(evaluator, set))
 		return EVALUATE_OUTSIDE;
+	if (is_before_start(evaluator, set))
+		return EVALUATE_BEFORE;
 
 	for (int i = 0; i < ncolumns; i++)
 		evaluator->values[i] =
@@ -274,9 +293,11 @@ evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 	MemoryContextSwitchTo(caller);
 	if (window_set_covers(set, *row))
 		return EVALUATE_ROW;
+	if (low && row_compare(evaluator->format, *row, low) <= 0)
+		result = EVALUATE_BEFORE;
 	row_unref(*row);
 	*row = NULL;
-	return EVALUATE_OUTSIDE;
+	return result;
 }
 
 void
@@ -331,6 +352,57 @@ find_held(Evaluator *evaluator, WindowSet *set, const Change *change,
 	return held;
 }
 
+bool
+evaluate_put_in(Evaluator *evaluator, WindowSet *set, const Change *change,
+				HeapTuple tuple)
+{
+	TableView  *view = table_view(change->table, evaluator->query->relid);
+	Row		   *row;
+	EvaluateResult result = evaluate_tuple(evaluator, set, change->table,
+										   view, tuple, NULL, &row);
+
+	if (result == EVALUATE_ROW)
+		window_set_add(set, row);
+	else if (result == EVALUATE_BEFORE)
+		window_set_count_before(set, 1);
+	return result != EVALUATE_MISSING;
+}
+
+bool
+evaluate_take_out(Evaluator *evaluator, WindowSet *set, const Change *change,
+				  HeapTuple tuple)
+{
+	TableView  *view = table_view(change->table, evaluator->query->relid);
+	Row		   *row;
+	EvaluateResult result = evaluate_tuple(evaluator, set, change->table,
+										   view, tuple, NULL, &row);
+
+	if (result == EVALUATE_ROW)
+	{
+		window_set_remove(set, row);
+		row_unref(row);
+	}
+	else if (result == EVALUATE_BEFORE)
+		window_set_count_before(set, -1);
+	return result != EVALUATE_MISSING;
+}
+
+/*
+ * A change where rows before the window are counted: whether the old version
+ * was one of them only it can tell.
+ */
+static bool
+change_counted(Evaluator *evaluator, WindowSet *set, const Change *change)
+{
+	if (!change_has_old(change))
+		return false;
+	if (change->kind != CHANGE_INSERT &&
+		!evaluate_take_out(evaluator, set, change, change->old))
+		return false;
+	return change->new == NULL ||
+		evaluate_put_in(evaluator, set, change, change_fill_new(change));
+}
+
 /* evaluate_change for a change of a row, in memory that is reset later. */
 static bool
 change_row(Evaluator *evaluator, WindowSet *set, const Change *change)
@@ -365,7 +437,8 @@ evaluate_concerns(Evaluator *evaluator, WindowSet *set, const Change *change)
 	Row		   *row = NULL;
 	EvaluateResult result = EVALUATE_OUTSIDE;
 
-	if (change->kind == CHANGE_REWRITE || change->kind == CHANGE_TRUNCATE)
+	if (change->kind == CHANGE_REWRITE || change->kind == CHANGE_TRUNCATE ||
+		(set->counted && change->kind != CHANGE_INSERT))
 		return true;
 	MemoryContextReset(evaluator->change_context);
 	caller = MemoryContextSwitchTo(evaluator->change_context);
@@ -398,7 +471,8 @@ evaluate_change(Evaluator *evaluator, WindowSet *set, const Change *change)
 
 	MemoryContextReset(evaluator->change_context);
 	caller = MemoryContextSwitchTo(evaluator->change_context);
-	complete = change_row(evaluator, set, change);
+	complete = set->counted ? change_counted(evaluator, set, change) :
+		change_row(evaluator, set, change);
 	MemoryContextSwitchTo(caller);
 	return complete;
 }

@@ -47,6 +47,7 @@ typedef enum EvaluateResult
 {
 	EVALUATE_OUTSIDE,			/* does not satisfy the filter, or out of
 								 * range */
+	EVALUATE_BEFORE,			/* at or before the low of the only window */
 	EVALUATE_ROW,				/* *row is the row, with one reference */
 	EVALUATE_MISSING			/* depends on a value that WAL lacks */
 } EvaluateResult;
@@ -89,6 +90,23 @@ extern void evaluate_key(Evaluator *evaluator, Table *table, TableView *view,
  */
 extern bool evaluate_concerns(Evaluator *evaluator, WindowSet *set,
 							  const Change *change);
+
+/*
+ * Put a version of a row into the windows, or take it out, by its place in the
+ * order.  False if that depends on a value that WAL lacks.
+ */
+extern bool evaluate_put_in(Evaluator *evaluator, WindowSet *set,
+							const Change *change, HeapTuple tuple);
+extern bool evaluate_take_out(Evaluator *evaluator, WindowSet *set,
+							  const Change *change, HeapTuple tuple);
+
+/* Has the change the old version, if there was one, as a whole? */
+static inline bool
+change_has_old(const Change *change)
+{
+	return change->kind == CHANGE_INSERT ||
+		(change->old && !change->old_is_key);
+}
 
 /*
  * Apply a change to windows: take out the old version of the row, put in

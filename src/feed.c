@@ -71,7 +71,7 @@ set_page(Feed *feed, int64 offset, int64 limit)
 	feed->cushion = feed->row->cushion;
 	if (feed->cushion < 0)
 		feed->cushion = Max(5, Min(limit / 5, INT_MAX / 4));
-	if (feed_needed_rows(feed) == 0)
+	if (limit == 0)
 		feed->cushion = Max(feed->cushion, 1);
 	if (limit == NO_LIMIT)
 		feed->cushion = 0;
@@ -88,6 +88,8 @@ feed_move_page(Feed *feed, int64 offset, int64 limit)
 		return;
 	while ((window = window_set_next(feed->windows, &position)) != NULL)
 		window_touch(window, window_key(window));
+	if (feed_page_is_far(feed))
+		feed->lost = true;
 }
 
 Feed *
@@ -216,6 +218,8 @@ feed_set_query(Feed *feed, const char *text)
 	MemoryContextSwitchTo(caller);
 	route_join(feed);
 
+	feed->full = false;
+	feed->unsliced = false;
 	feed->loaded = false;
 	feed->lost = false;
 	feed->held = false;

@@ -25,6 +25,8 @@ typedef struct FeedRead
 	Row		   *key;			/* of the group, a reference; NULL if there
 								 * are no groups, or of all */
 	Row		   *low;			/* where it begins, a reference; or NULL */
+	bool		backward;		/* from low on towards the start */
+	uint64		skip;			/* of everything: first rows to leave out */
 	uint64		limit;			/* rows; of all groups: beyond the results */
 } FeedRead;
 
@@ -44,6 +46,7 @@ typedef struct FeedEvent
 	int64		limit;
 } FeedEvent;
 
+extern int	feed_slice_offset;	/* live_topn.slice_offset */
 extern int	feed_evaluation_timeout_ms; /* live_topn.evaluation_timeout */
 
 typedef struct Feed
@@ -69,6 +72,8 @@ typedef struct Feed
 	dlist_node	route_node;
 	dlist_node	logger_node;
 	bool		logger;
+	dlist_node	counter_node;
+	bool		counter;
 	struct RouteKey *route_key;
 	struct Shape *shape;		/* NULL: it takes its changes from the log */
 	int			nspans;
@@ -93,6 +98,8 @@ typedef struct Feed
 	WindowSet  *windows;		/* one, or one for each group */
 	int			cushion;		/* rows, in each of them */
 
+	bool		full;			/* old rows are whole, as far as we know */
+	bool		unsliced;		/* ... but not all that the next read needs */
 	int64		offset;			/* as of the cursor, see topn_move */
 	int64		limit;
 
@@ -306,6 +313,9 @@ extern ResultPage feed_page(const Feed *feed, const Window *window);
 
 /* How many rows are in the result that clients know. */
 extern uint64 feed_result_rows(const Feed *feed);
+
+/* Rows held before the page that clients know. */
+extern uint64 feed_skipped_rows(const Feed *feed);
 
 extern const char *feed_state(const Feed *feed);
 

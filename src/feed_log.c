@@ -23,10 +23,18 @@ feed_needed_rows(const Feed *feed)
 	return Min(feed->offset + feed->limit, PG_UINT32_MAX);
 }
 
+uint32
+feed_needed_in(const Feed *feed, const Window *window)
+{
+	int64		offset = feed->offset - Min(feed->offset, window->set->before);
+
+	return Min(offset + feed->limit, PG_UINT32_MAX);
+}
+
 bool
 feed_has_open_ties(const Feed *feed, const Window *window)
 {
-	uint32		needed = feed_needed_rows(feed);
+	uint32		needed = feed_needed_in(feed, window);
 
 	return feed->query->nties > 0 && feed->limit > 0 &&
 		window->end == WINDOW_BOUNDED && window_size(window) >= needed &&
@@ -45,9 +53,11 @@ feed_is_too_large(const Feed *feed)
 bool
 feed_window_is_short(const Feed *feed, const Window *window)
 {
+	if (feed_begins_late(feed, window))
+		return true;
 	if (window->end != WINDOW_BOUNDED)
 		return window->end == WINDOW_NOTHING;
-	return window_size(window) < feed_needed_rows(feed) ||
+	return window_size(window) < feed_needed_in(feed, window) ||
 		feed_has_open_ties(feed, window);
 }
 
@@ -72,9 +82,10 @@ ResultPage
 feed_page(const Feed *feed, const Window *window)
 {
 	uint32		size = window_size(window);
-	uint32		needed = feed_needed_rows(feed);
+	uint32		needed = feed_needed_in(feed, window);
 	ResultPage	page = {
-		.skip = Min(feed->offset, size),
+		.skip = Min(feed->offset - Min(feed->offset, window->set->before),
+					size),
 		.end = Min(needed, size)
 	};
 
@@ -93,6 +104,18 @@ feed_result_rows(const Feed *feed)
 
 	while ((window = window_set_next(feed->windows, &position)) != NULL)
 		rows += window->page.end - window->page.skip;
+	return rows;
+}
+
+uint64
+feed_skipped_rows(const Feed *feed)
+{
+	uint64		position = 0;
+	uint64		rows = 0;
+	Window	   *window;
+
+	while ((window = window_set_next(feed->windows, &position)) != NULL)
+		rows += window->page.skip;
 	return rows;
 }
 
@@ -362,7 +385,7 @@ apply_change(Feed *feed, const Change *change)
 		feed->lost = true;		/* and a refill will tell whether it stays so */
 	}
 	else if (last && window_size(last) >
-			 2 * ((uint64) feed_needed_rows(feed) + feed->cushion) + 1000)
+			 2 * ((uint64) feed_needed_in(feed, last) + feed->cushion) + 1000)
 		feed_trim(feed, last);
 }
 

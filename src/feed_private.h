@@ -77,6 +77,9 @@ extern TimestampTz feed_next_lease_end(void);
 /* How many rows a window must hold, at least, to know its result. */
 extern uint32 feed_needed_rows(const Feed *feed);
 
+/* The same without the rows before it that are counted. */
+extern uint32 feed_needed_in(const Feed *feed, const Window *window);
+
 /* May rows that were not read yet be equal to the last one of the result? */
 extern bool feed_has_open_ties(const Feed *feed, const Window *window);
 
@@ -148,5 +151,23 @@ extern void feed_balance(Feed *feed);
 
 /* Use what feed_answer left in feed->answer. */
 extern void feed_take_answer(Feed *feed);
+
+/* ---- feed_slice.c ---- */
+
+/* How many rows to leave out, if possible, when all are read; 0: none. */
+extern uint64 feed_slice_skip(const Feed *feed);
+
+/* Does the window begin after rows of the page? */
+extern bool feed_begins_late(const Feed *feed, const Window *window);
+
+/* Should it have more rows before the page, though it need not?  How many? */
+extern bool feed_is_thin_ahead(const Feed *feed, const Window *window);
+extern uint64 feed_missing_ahead(const Feed *feed, const Window *window);
+
+/* Drop rows far before the page. */
+extern void feed_trim_ahead(Feed *feed, Window *window);
+
+/* Is the page so far from what is held that it is better read anew? */
+extern bool feed_page_is_far(const Feed *feed);
 
 #endif							/* LIVE_TOPN_FEED_PRIVATE_H */

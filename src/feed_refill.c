@@ -45,12 +45,36 @@ static uint64
 missing_rows(const Feed *feed, const Window *window)
 {
 	uint32		size = window_size(window);
-	uint64		limit = (uint64) feed_needed_rows(feed) + feed->cushion;
+	uint64		limit = (uint64) feed_needed_in(feed, window) + feed->cushion;
 
 	limit -= Min(limit - 1, size);
 	if (feed_has_open_ties(feed, window))
 		limit = Max(limit, size);
 	return limit;
+}
+
+/* How many rows the window should hold, beside the cushion. */
+static uint64
+wanted_rows(const Feed *feed, const Window *window)
+{
+	uint64		wanted = feed_needed_in(feed, window);
+
+	if (!feed_window_is_short(feed, window))
+	{
+		/* where ties end shows in a row that is none */
+		wanted = Max(wanted, feed_page(feed, window).end);
+		wanted += feed->query->nties > 0;
+	}
+	return wanted;
+}
+
+/* Should it have more rows after the page? */
+static bool
+is_thin_behind(const Feed *feed, const Window *window)
+{
+	return window->end == WINDOW_BOUNDED &&
+		window_size(window) < wanted_rows(feed, window) +
+		(feed->cushion + 1) / 2;
 }
 
 static void
@@ -59,8 +83,17 @@ note_read(Feed *feed, const Window *window)
 	FeedRead   *read = &feed->reads[feed->nreads++];
 	Row		   *key = window_key(window);
 
-	read->everything = false;
+	memset(read, 0, sizeof(FeedRead));
 	read->key = key ? row_ref(key) : NULL;
+	if (feed_begins_late(feed, window) ||
+		(feed_is_thin_ahead(feed, window) && !is_thin_behind(feed, window)))
+	{
+		read->backward = true;
+		read->low = row_ref(window->low);
+		/* the last one is where the window begins then */
+		read->limit = feed_missing_ahead(feed, window) + 1;
+		return;
+	}
 	read->low = window->end == WINDOW_BOUNDED ? row_ref(window->high) : NULL;
 	read->limit = missing_rows(feed, window);
 }
@@ -93,6 +126,7 @@ feed_request_rows(Feed *feed)
 	{
 		feed->reads[feed->nreads++] = (FeedRead) {
 			.everything = true,
+			.skip = feed_slice_skip(feed),
 			.limit = feed_needed_rows(feed) + feed->cushion
 		};
 	}
@@ -109,7 +143,9 @@ feed_request_rows(Feed *feed)
 		reads[i].limit = read->limit;
 		reads[i].row = read->low ? RowTuple(read->low) :
 			read->key ? RowTuple(read->key) : NULL;
-		reads[i].after = read->low != NULL;
+		reads[i].start = read->backward ? REFILL_BACKWARD :
+			read->low ? REFILL_AFTER : REFILL_GROUP;
+		reads[i].skip = read->skip;
 	}
 	note_request(feed);
 	feed->ticket = refill_submit(feed_pool, feed->row, feed->query_text,
@@ -164,6 +200,9 @@ is_wanted(const Feed *feed, const FeedRead *read)
 
 	if (read->everything)
 		return window_set_is_lost(feed->windows);
+	if (read->backward)
+		return feed->windows->counted &&
+			feed->windows->only->low == read->low;
 	window = read->key ? window_set_find(feed->windows, read->key) :
 		feed->windows->only;
 	return window != NULL && window->end == WINDOW_BOUNDED &&
@@ -175,7 +214,8 @@ static bool
 is_refilling(const Feed *feed, const Window *window)
 {
 	for (int i = 0; i < feed->nreads; i++)
-		if (feed->reads[i].low && feed->reads[i].low == window->high)
+		if (feed->reads[i].low && !feed->reads[i].backward &&
+			feed->reads[i].low == window->high)
 			return true;
 	return false;
 }
@@ -217,29 +257,12 @@ feed_drop_refill(Feed *feed)
 	feed->nreads = 0;
 }
 
-/* How many rows the window should hold, beside the cushion. */
-static uint64
-wanted_rows(const Feed *feed, const Window *window)
-{
-	uint64		wanted = feed_needed_rows(feed);
-
-	if (!feed_window_is_short(feed, window))
-	{
-		/* where ties end shows in a row that is none */
-		wanted = Max(wanted, feed_page(feed, window).end);
-		wanted += feed->query->nties > 0;
-	}
-	return wanted;
-}
-
 WindowNeed
 feed_window_need(const Feed *feed, const Window *window)
 {
 	if (feed_window_is_short(feed, window))
 		return NEED_RESULT;
-	if (window->end == WINDOW_BOUNDED &&
-		window_size(window) < wanted_rows(feed, window) +
-		(feed->cushion + 1) / 2)
+	if (is_thin_behind(feed, window) || feed_is_thin_ahead(feed, window))
 		return NEED_CUSHION;
 	return NEED_NOTHING;
 }
@@ -247,9 +270,13 @@ feed_window_need(const Feed *feed, const Window *window)
 void
 feed_trim(Feed *feed, Window *window)
 {
-	uint64		size = window_size(window);
-	uint64		target = wanted_rows(feed, window) + feed->cushion;
+	uint64		size;
+	uint64		target;
 
+	if (feed->nreads == 0 || !feed->reads[0].backward)
+		feed_trim_ahead(feed, window);
+	size = window_size(window);
+	target = wanted_rows(feed, window) + feed->cushion;
 	if (size <= target + feed->cushion || target == 0 ||
 		(size <= 2 * target + 1000 && is_refilling(feed, window)))
 		return;
@@ -284,6 +311,21 @@ set_read_end(Window *window, uint64 limit)
 					   row_ref(window_nth(window, size - 1)));
 }
 
+/* The same of rows that were read towards the start. */
+static WindowSet *
+make_read_backward(Feed *feed, WindowSet *read)
+{
+	RefillAnswer *answer = feed->answer;
+	int			n = answer->nrows;
+
+	if (n >= feed->reads[0].limit)
+		read->only->low = row_from_tuple(feed->format, answer->rows[--n]);
+	for (int i = 0; i < n; i++)
+		window_set_load(read, row_from_tuple(feed->format, answer->rows[i]));
+	window_set_end(read->only, WINDOW_BOUNDED, row_ref(feed->reads[0].low));
+	return read;
+}
+
 /* The rows of the answer as they were read. */
 static WindowSet *
 make_read(Feed *feed)
@@ -293,10 +335,17 @@ make_read(Feed *feed)
 	bool		everything = feed->reads[0].everything;
 	uint64		position = 0;
 	Window	   *window;
+	int			first = 0;
 
+	if (feed->reads[0].backward)
+		return make_read_backward(feed, read);
 	if (everything)
 		read->others = WINDOW_COMPLETE;
-	else
+	if (everything && answer->skipped > 0)
+		window_set_begin(read,
+						 row_from_tuple(feed->format, answer->rows[first++]),
+						 answer->skipped);
+	if (!everything)
 	{
 		for (int i = 0; i < feed->nreads; i++)
 		{
@@ -306,7 +355,7 @@ make_read(Feed *feed)
 				window->low = row_ref(feed->reads[i].low);
 		}
 	}
-	for (int i = 0; i < answer->nrows; i++)
+	for (int i = first; i < answer->nrows; i++)
 	{
 		Row		   *row = row_from_tuple(feed->format, answer->rows[i]);
 
@@ -319,7 +368,7 @@ make_read(Feed *feed)
 	if (everything)
 	{
 		while ((window = window_set_next(read, &position)) != NULL)
-			set_read_end(window, feed->reads[0].limit);
+			set_read_end(window, feed->reads[0].limit - answer->skipped);
 	}
 	else
 	{
@@ -379,8 +428,13 @@ merge(Feed *feed)
 			feed->refilled_rows += feed->answer->nrows;
 			feed_dirty = true;
 			feed->looks = 0;
+			feed->full = feed->answer->full;
+			if (feed->reads[0].everything)
+				feed->unsliced = false;
 			if (feed->reads[0].everything && !feed->loaded)
 				take_first(feed, read);
+			else if (feed->reads[0].backward)
+				window_set_prepend(feed->windows, read);
 			else
 				window_set_append(feed->windows, read);
 			feed_drop_refill(feed);
@@ -389,6 +443,7 @@ merge(Feed *feed)
 			window_set_free(read);
 			break;
 		case RECONCILE_READ_AGAIN:
+			feed->unsliced = read->counted;
 			window_set_free(read);
 			feed_drop_refill(feed);
 			look_again_later(feed);

@@ -81,6 +81,11 @@ restore(Feed *feed, const void *arg)
 	feed_move_page(feed, saved->offset, saved->limit);
 	feed_set_query(feed, saved->query_text);
 	feed->windows->others = saved->others;
+	feed->full = saved->low != NULL;
+	if (saved->low)
+		window_set_begin(feed->windows,
+						 row_from_tuple(feed->format, saved->low),
+						 saved->before);
 	for (int64 i = 0; i < saved->nwindows; i++)
 	{
 		load_rows(feed, &saved->windows[i].kept);

@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "access/detoast.h"
+#include "access/stratnum.h"
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "executor/tuptable.h"
@@ -100,6 +101,7 @@ typedef struct RowReceiver
 	DestReceiver *dest;
 	TupleTableSlot *slot;
 	MemoryContext row_context;
+	uint64		skip;			/* rows to leave out */
 } RowReceiver;
 
 static bool
@@ -110,6 +112,11 @@ row_receive(TupleTableSlot *slot, DestReceiver *self)
 	TupleDesc	desc = row->tts_tupleDescriptor;
 	MemoryContext old;
 
+	if (receiver->skip > 0)
+	{
+		receiver->skip--;
+		return true;
+	}
 	slot_getallattrs(slot);
 	ExecClearTuple(row);
 	MemoryContextReset(receiver->row_context);
@@ -165,17 +172,17 @@ read_tier(TopnQuery *query, Tier *tier, uint64 limit, DestReceiver *dest)
 	return result;
 }
 
-uint64
-query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
-		   DestReceiver *dest)
+static uint64
+read_rows(TopnQuery *query, MinimalTuple boundary, TierStart start,
+		  uint64 skip, uint64 limit, DestReceiver *dest)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "live_topn keyset query",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	TupleDesc	desc = query_row_desc(query);
-	TupleTableSlot *after_slot = NULL;
-	RowReceiver receiver = {0};
+	TupleTableSlot *boundary_slot = NULL;
+	RowReceiver receiver = {.skip = skip};
 	uint64		result = 0;
 	ListCell   *lc;
 
@@ -189,16 +196,16 @@ query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
 	receiver.row_context = AllocSetContextCreate(context, "live_topn row",
 												 ALLOCSET_DEFAULT_SIZES);
 
-	if (after != NULL)
+	if (boundary != NULL)
 	{
-		after_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-		ExecStoreMinimalTuple(after, after_slot, false);
+		boundary_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+		ExecStoreMinimalTuple(boundary, boundary_slot, false);
 	}
 
 	dest->rStartup(dest, CMD_SELECT, desc);
 	if (limit > 0)
 	{
-		foreach(lc, make_tiers(query, after_slot))
+		foreach(lc, make_tiers(query, boundary_slot, start))
 		{
 			result += read_tier(query, lfirst(lc), limit - result,
 								&receiver.pub);
@@ -208,12 +215,64 @@ query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
 	}
 	dest->rShutdown(dest);
 
-	if (after_slot != NULL)
-		ExecDropSingleTupleTableSlot(after_slot);
+	if (boundary_slot != NULL)
+		ExecDropSingleTupleTableSlot(boundary_slot);
 	ExecDropSingleTupleTableSlot(receiver.slot);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
 	return result;
+}
+
+uint64
+query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
+		   DestReceiver *dest)
+{
+	return read_rows(query, after, TIERS_AFTER, 0, limit, dest);
+}
+
+uint64
+query_read_skipping(TopnQuery *query, uint64 skip, uint64 limit,
+					DestReceiver *dest)
+{
+	return read_rows(query, NULL, TIERS_AFTER, skip - 1, limit, dest);
+}
+
+/* The order of a sort clause, reversed. */
+static SortGroupClause *
+reverse(SortGroupClause *clause)
+{
+	SortGroupClause *result = copyObject(clause);
+	Oid			opfamily;
+	Oid			type;
+	OrderStrategy strategy;
+
+	if (!get_ordering_op_properties(clause->sortop, &opfamily, &type,
+									&strategy))
+		elog(ERROR, "operator %u is not a valid ordering operator",
+			 clause->sortop);
+	result->sortop = get_opfamily_member(opfamily, type, type,
+										 strategy == STRATEGY_GREATER ?
+										 BTLessStrategyNumber :
+										 BTGreaterStrategyNumber);
+	if (!OidIsValid(result->sortop))
+		elog(ERROR, "operator %u has no reverse in opfamily %u",
+			 clause->sortop, opfamily);
+	result->nulls_first = !clause->nulls_first;
+	set_reverse_sort(result, strategy != STRATEGY_GREATER);
+	return result;
+}
+
+uint64
+query_read_backward(TopnQuery *query, MinimalTuple from, uint64 limit,
+					DestReceiver *dest)
+{
+	TopnQuery	backward = *query;
+	ListCell   *lc;
+
+	backward.source = copyObject(query->source);
+	foreach(lc, backward.source->sortClause)
+		lfirst(lc) = reverse(lfirst(lc));
+	return read_rows(&backward, from, TIERS_FROM, 0, limit, dest);
 }
 
 /* ----- For people ----- */
@@ -298,7 +357,7 @@ live_topn_keyset_queries(PG_FUNCTION_ARGS)
 		after = boundary_row(query, PG_GETARG_ARRAYTYPE_P(2));
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	foreach(lc, make_tiers(query, after))
+	foreach(lc, make_tiers(query, after, TIERS_AFTER))
 	{
 		Tier	   *tier = lfirst(lc);
 		Datum		value;

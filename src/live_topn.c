@@ -98,6 +98,13 @@ define_settings(void)
 							10000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS,
 							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.slice_offset",
+							"Sets the OFFSET from which on skipped rows are counted instead of held.",
+							"Only for tables with a key and REPLICA IDENTITY FULL.",
+							&feed_slice_offset,
+							1000, 0, INT_MAX,
+							PGC_SIGHUP, 0,
+							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.memory_limit",
 							"Sets how much of the commit log a database worker keeps in memory.",
 							"What is beyond that goes to temporary files. A result without LIMIT must not be larger, either.",

@@ -108,6 +108,17 @@ extern TopnQuery *query_analyze(const char *sql, int nargs, char **args);
 extern uint64 query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
 						 DestReceiver *dest);
 
+/*
+ * The same from the start, but the first rows, skip - 1 of the limit, do not
+ * go to dest.
+ */
+extern uint64 query_read_skipping(TopnQuery *query, uint64 skip, uint64 limit,
+								  DestReceiver *dest);
+
+/* The same in the opposite order, from that row on if it is there. */
+extern uint64 query_read_backward(TopnQuery *query, MinimalTuple from,
+								  uint64 limit, DestReceiver *dest);
+
 /* The format of a row: one column per entry of targetlist. */
 extern TupleDesc query_row_desc(const TopnQuery *query);
 

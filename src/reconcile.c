@@ -135,23 +135,22 @@ put_version(Reconciler *reconciler, const Change *change, HeapTuple tuple)
 	return result;
 }
 
-/* The keyless case: a version is taken out as an equal row. */
-static void
-undo_keyless(Reconciler *reconciler, const Change *change)
+/*
+ * Where there is no key, or rows before the window are counted: a version is
+ * taken out by its place.
+ */
+static bool
+undo_versions(Reconciler *reconciler, const Change *change)
 {
 	Evaluator  *evaluator = reconciler->evaluator;
-	Row		   *row;
+	WindowSet  *read = reconciler->read;
 
-	if (change->new &&
-		evaluate_tuple(evaluator, reconciler->read, change->table,
-					   table_view(change->table, evaluator->query->relid),
-					   change_fill_new(change), NULL, &row) == EVALUATE_ROW)
-	{
-		window_set_remove(reconciler->read, row);
-		row_unref(row);
-	}
-	if (change->kind != CHANGE_INSERT)
-		put_version(reconciler, change, change->old);
+	if (!change_has_old(change) ||
+		(change->new && !evaluate_take_out(evaluator, read, change,
+										   change_fill_new(change))))
+		return false;
+	return change->kind == CHANGE_INSERT ||
+		evaluate_put_in(evaluator, read, change, change->old);
 }
 
 static void
@@ -206,11 +205,15 @@ undo_change(const Change *change, void *arg)
 		reconciler->later = Max(reconciler->later, reconciler->commit_no);
 		reconciler->blind = true;
 	}
-	else if (reconciler->evaluator->query->keyless)
-		undo_keyless(reconciler, change);
+	else if (reconciler->evaluator->query->keyless ||
+			 reconciler->read->counted)
+	{
+		if (!undo_versions(reconciler, change))
+			reconciler->read_again = true;
+	}
 	else
 		undo_keyed(reconciler, change);
-	return !reconciler->blind;
+	return !reconciler->blind && !reconciler->read_again;
 }
 
 /*
@@ -275,6 +278,7 @@ undo(Reconciler *reconciler, const ReadView *view, CommitLog *log,
 
 	while (commit_log_previous(log, no, relid, &commit) &&
 		   commit.info.no > since && !reconciler->blind &&
+		   !reconciler->read_again &&
 		   (commit.info.no > p || reconciler->unknowns->members > 0))
 	{
 		no = commit.info.no;

@@ -201,7 +201,8 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 		pq_sendint32(message, tuple ? (int32) tuple->t_len : -1);
 		if (tuple)
 			pq_sendbytes(message, (char *) tuple, tuple->t_len);
-		pq_sendbyte(message, reads[i].after);
+		pq_sendbyte(message, reads[i].start);
+		pq_sendint64(message, reads[i].skip);
 	}
 
 	enqueue(pool, job, nreads > 0 && reads[0].row != NULL);
@@ -425,6 +426,8 @@ read_done(RefillAnswer *answer, StringInfo message)
 		snapshot->xip[i] = pq_getmsgint(message, 4);
 	answer->view.lsn = pq_getmsgint64(message);
 	answer->elapsed = pq_getmsgint64(message);
+	answer->skipped = pq_getmsgint64(message);
+	answer->full = pq_getmsgbyte(message);
 	answer->query_text = pstrdup(pq_getmsgrawstring(message));
 	MemoryContextSwitchTo(caller);
 }

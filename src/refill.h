@@ -19,7 +19,9 @@
  *		int64	how many rows to read, NO_LIMIT for all that there are
  *		int32	length of a row, and its bytes as a MinimalTuple; -1: none,
  *				read all from the start
- *		byte	1: read the rows after it, in its group; 0: all of its group
+ *		byte	as RefillStart
+ *		int64	how many of the first rows, if not 0, may be skipped but for
+ *				the last one of them
  *
  * and is answered by any number of
  *
@@ -28,7 +30,9 @@
  * and one of
  *
  *	'D'			done: int32 xmin, xmax, number of xip and each; int64 WAL
- *				position; int64 microseconds; string, the query as text
+ *				position; int64 microseconds; int64 up to which row rows were
+ *				skipped, the first one sent being that, or 0; byte, 1 if old
+ *				rows are whole in WAL; string, the query as text
  *	'C'			the query is not the one that the caller knows; string, the
  *				query as text; there are no rows
  *	'E'			error: int32 sqlerrcode, string message
@@ -55,13 +59,20 @@ extern int	refill_timeout_ms;	/* live_topn.refill_timeout */
 extern bool refill_debug_stops; /* live_topn.debug_refill_stops */
 extern int	refill_debug_delay; /* live_topn.debug_refill_delay */
 
+typedef enum RefillStart
+{
+	REFILL_GROUP,				/* all of the row's group */
+	REFILL_AFTER,				/* what is after it, in its group */
+	REFILL_BACKWARD				/* it, and what is before it */
+} RefillStart;
+
 /* Rows to read. */
 typedef struct RefillRead
 {
 	uint64		limit;
 	MinimalTuple row;			/* NULL: read all from the start */
-	bool		after;			/* read what is after it, in its group; else
-								 * all of its group */
+	RefillStart start;
+	uint64		skip;			/* of the limit; see above */
 } RefillRead;
 
 typedef enum RefillStatus
@@ -82,6 +93,8 @@ typedef struct RefillAnswer
 	MinimalTuple *rows;
 	ReadView	view;
 	uint64		elapsed;		/* microseconds */
+	uint64		skipped;		/* rows up to and with the first one, or 0 */
+	bool		full;			/* old rows are whole in WAL */
 	char	   *query_text;
 	int			sqlerrcode;
 	char	   *error;

@@ -9,8 +9,10 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "common/pg_prng.h"
@@ -155,6 +157,44 @@ lock_and_take_snapshot(Oid relid)
 	}
 }
 
+/* Have the table and all its partitions REPLICA IDENTITY FULL? */
+static bool
+has_old_rows(Oid relid)
+{
+	List	   *relids = find_all_inheritors(relid, NoLock, NULL);
+	ListCell   *lc;
+
+	foreach(lc, relids)
+	{
+		HeapTuple	tuple = SearchSysCache1(RELOID,
+											ObjectIdGetDatum(lfirst_oid(lc)));
+		Form_pg_class class = (Form_pg_class) GETSTRUCT(tuple);
+		bool		full = class->relkind == RELKIND_PARTITIONED_TABLE ||
+			class->relreplident == REPLICA_IDENTITY_FULL;
+
+		ReleaseSysCache(tuple);
+		if (!full)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Read from one row on.  Where there are not so many, read the last one.
+ * Returns which one it is.
+ */
+static uint64
+read_skipping(TopnQuery *query, const RefillRead *read, DestReceiver *dest)
+{
+	uint64		n = query_read_skipping(query, read->skip, read->limit, dest);
+
+	if (n >= read->skip)
+		return read->skip;
+	if (n > 0)
+		query_read_skipping(query, n, n, dest);
+	return n;
+}
+
 /* Run one request in the transaction that is open. */
 static void
 run_task(RefillTask *task, shm_mq_handle *out)
@@ -167,6 +207,8 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	RowSender	sender = {0};
 	Snapshot	snapshot;
 	XLogRecPtr	lsn;
+	uint64		skipped = 0;
+	bool		full;
 
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(task->row.owner)))
 		ereport(ERROR,
@@ -196,6 +238,7 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	}
 
 	lock_and_take_snapshot(query->relid);
+	full = has_old_rows(query->relid);
 	snapshot = GetActiveSnapshot();
 	lsn = request_insert_point();
 	debug_stop(2);
@@ -211,8 +254,16 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	initStringInfo(&sender.buffer);
 	flush_rows(&sender);
 	for (int i = 0; i < task->nreads; i++)
-		query_read(query, task->reads[i].row, task->reads[i].limit,
-				   &sender.pub);
+	{
+		RefillRead *read = &task->reads[i];
+
+		if (read->start == REFILL_BACKWARD)
+			query_read_backward(query, read->row, read->limit, &sender.pub);
+		else if (read->skip > 0 && full)
+			skipped = read_skipping(query, read, &sender.pub);
+		else
+			query_read(query, read->row, read->limit, &sender.pub);
+	}
 	flush_rows(&sender);
 	debug_stop(3);
 
@@ -229,6 +280,8 @@ run_task(RefillTask *task, shm_mq_handle *out)
 		pq_sendint32(&message, snapshot->xip[i]);
 	pq_sendint64(&message, lsn);
 	pq_sendint64(&message, INSTR_TIME_GET_MICROSEC(elapsed));
+	pq_sendint64(&message, skipped);
+	pq_sendbyte(&message, full);
 	pq_sendstring(&message, text);
 	PopActiveSnapshot();
 	send_message(out, &message);
@@ -290,7 +343,8 @@ read_task(StringInfo message)
 			read->row = palloc(len);
 			memcpy(read->row, pq_getmsgbytes(message, len), len);
 		}
-		read->after = pq_getmsgbyte(message);
+		read->start = pq_getmsgbyte(message);
+		read->skip = pq_getmsgint64(message);
 	}
 	return task;
 }

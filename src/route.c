@@ -10,7 +10,8 @@
  * leading column have a shape in common: a hash table by the value that is to
  * be equal, of trees by the range and the boundary (span.c).  So the work for
  * a change does not grow with the number of feeds that it does not concern,
- * but with the number of shapes.
+ * but with the number of shapes; and with that of feeds that count rows before
+ * their window, which are told of every old version.
  *
  * What is found here may be too much, never too little: each feed found
  * evaluates its filter and compares whole rows.  Everything here is evaluated
@@ -393,6 +394,16 @@ leave_shape(Feed *feed)
 	}
 }
 
+static void
+note_counter(Feed *feed, bool counts)
+{
+	if (counts && !feed->counter)
+		dlist_push_tail(&feed->route->counters, &feed->counter_node);
+	if (!counts && feed->counter)
+		dlist_delete(&feed->counter_node);
+	feed->counter = counts;
+}
+
 void
 route_refresh(Feed *feed)
 {
@@ -402,6 +413,7 @@ route_refresh(Feed *feed)
 
 	if (feed->shape == NULL)
 		return;
+	note_counter(feed, feed->windows->counted);
 	if (feed->windows->only)
 	{
 		end = feed->windows->only->end;
@@ -505,6 +517,7 @@ route_join(Feed *feed)
 		dlist_init(&route->loggers);
 		dlist_init(&route->shapes);
 		dlist_init(&route->keys);
+		dlist_init(&route->counters);
 		route->nkeyless = 0;
 		route->context = AllocSetContextCreate(route_context,
 											   "live_topn route",
@@ -532,6 +545,7 @@ route_leave(Feed *feed)
 		return;
 	if (feed->shape && feed->query->keyless)
 		route->nkeyless--;
+	note_counter(feed, false);
 	leave_shape(feed);
 	leave_key(feed);
 	dlist_delete(&feed->route_node);
@@ -776,7 +790,13 @@ route_find(Route *route, const Change *change, Feed ***feeds)
 		ResetExprContext(econtext);
 		caller = MemoryContextSwitchTo(econtext->ecxt_per_tuple_memory);
 		if (change->kind != CHANGE_INSERT)
+		{
+			dlist_iter	iter;
+
 			find_holders(route, change, view);
+			dlist_foreach(iter, &route->counters)
+				add_found(dlist_container(Feed, counter_node, iter.cur));
+		}
 		if (change->old && route->nkeyless > 0)
 			find_by_values(route, change, view, change->old);
 		if (change->new)

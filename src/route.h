@@ -18,6 +18,8 @@ typedef struct Route
 	dlist_head	shapes;			/* of Shape */
 	dlist_head	keys;			/* of RouteKey */
 	int			nkeyless;		/* feeds without a key */
+	dlist_head	counters;		/* those that count rows they do not hold, by
+								 * their counter_node */
 	TableFit	fits[EVALUATOR_FITS];	/* all feeds' together */
 } Route;
 
@@ -43,7 +45,7 @@ extern void route_leave(Feed *feed);
 /* The feed has another set of windows. */
 extern void route_take_windows(Feed *feed);
 
-/* Its window may end elsewhere now. */
+/* Its window may begin or end elsewhere now. */
 extern void route_refresh(Feed *feed);
 
 /*

@@ -223,6 +223,17 @@ equals(const KeysetColumn *column)
 		compare(column, column->eqop);
 }
 
+/* The first n columns are those of the boundary. */
+static List *
+equal_columns(const KeysetColumn *columns, int n)
+{
+	List	   *quals = NIL;
+
+	for (int i = 0; i < n; i++)
+		quals = lappend(quals, equals(&columns[i]));
+	return quals;
+}
+
 static Node *
 comes_after(const KeysetColumn *column)
 {
@@ -330,22 +341,23 @@ tiers_of_all(TopnQuery *query, KeysetColumn *columns, int nfixed, List *prefix)
 }
 
 List *
-make_tiers(TopnQuery *query, TupleTableSlot *after)
+make_tiers(TopnQuery *query, TupleTableSlot *boundary, TierStart start)
 {
-	KeysetColumn *columns = keyset_columns(query, after);
+	KeysetColumn *columns = keyset_columns(query, boundary);
+	int			ncolumns = list_length(query->source->sortClause);
 	List	   *tiers = NIL;
 
-	if (after == NULL)
+	if (boundary == NULL)
 		return tiers_of_all(query, columns, 0, NIL);
 
-	for (int nfixed = list_length(query->source->sortClause) - 1; nfixed >= 0;
-		 nfixed--)
+	if (start == TIERS_FROM)
+		tiers = list_make1(make_tier(query, columns, ncolumns,
+									 equal_columns(columns, ncolumns), NULL,
+									 false));
+	for (int nfixed = ncolumns - 1; nfixed >= 0; nfixed--)
 	{
 		KeysetColumn *column = &columns[nfixed];
-		List	   *prefix = NIL;
-
-		for (int i = 0; i < nfixed; i++)
-			prefix = lappend(prefix, equals(&columns[i]));
+		List	   *prefix = equal_columns(columns, nfixed);
 
 		if (!column->value->constisnull)
 		{

@@ -14,10 +14,18 @@ typedef struct Tier
 	List	   *usual_sort;		/* sortClause, as a simple index has it */
 } Tier;
 
+typedef enum TierStart
+{
+	TIERS_AFTER,
+	TIERS_FROM					/* with those that are equal to the row */
+} TierStart;
+
 /*
- * All tiers, in the order in which to read them, for the rows after the one in
- * the slot, or for all rows if that is NULL.  They live as long as the row.
+ * All tiers, in the order in which to read them, for the rows after (or from)
+ * the one in the slot, or for all rows if that is NULL.  They live as long as
+ * the row.
  */
-extern List *make_tiers(TopnQuery *query, TupleTableSlot *after);
+extern List *make_tiers(TopnQuery *query, TupleTableSlot *boundary,
+						TierStart start);
 
 #endif							/* LIVE_TOPN_TIERS_H */

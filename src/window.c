@@ -211,3 +211,14 @@ window_trim(Window *window, uint32 size)
 		window_set_remove(window->set, window_nth(window, --n));
 	window_set_end(window, WINDOW_BOUNDED, last);
 }
+
+void
+window_trim_front(Window *window, uint32 n)
+{
+	WindowSet  *set = window->set;
+	Row		   *low = row_ref(window_nth(window, n - 1));
+
+	for (uint32 i = 0; i < n; i++)
+		window_set_remove(set, window_nth(window, 0));
+	window_set_begin(set, low, set->before + n);
+}

@@ -94,6 +94,9 @@ typedef struct WindowSet
 	Window	   *only;			/* the window, if not grouped; else NULL */
 	WindowEnd	others;			/* of groups without a window: NOTHING is
 								 * known, or COMPLETE: they are empty */
+	bool		counted;		/* the only window has a low, and it is known
+								 * how many rows ... */
+	uint64		before;			/* ... sort at or before that; else 0 */
 	uint64		nrows;			/* held in all windows */
 	Size		bytes;			/* of these rows */
 	Holders    *holders;		/* told which rows are held; NULL: nobody */
@@ -164,6 +167,21 @@ extern void window_set_clear(WindowSet *set, WindowEnd end);
  */
 extern void window_set_append(WindowSet *set, WindowSet *more);
 
+/*
+ * The same to the beginning of the only window, whose rows before are counted,
+ * of rows up to its low.
+ */
+extern void window_set_prepend(WindowSet *set, WindowSet *more);
+
+/*
+ * Let the only window begin after low (takes over the reference), with so many
+ * rows before it that are not held; or, if NULL, with the first of all rows.
+ */
+extern void window_set_begin(WindowSet *set, Row *low, uint64 before);
+
+/* A row at or before low has come (1) or gone (-1), if they are counted. */
+extern void window_set_count_before(WindowSet *set, int change);
+
 /* The held row with that identity, or NULL; not for keyless tables. */
 extern Row *window_set_find_key(WindowSet *set, const Datum *keys,
 								const bool *nulls);
@@ -213,6 +231,12 @@ extern Row *window_nth(const Window *window, uint32 n);
  * left.  More are held if the last one has equals, which stay with it.
  */
 extern void window_trim(Window *window, uint32 size);
+
+/*
+ * Hold the first n rows of the only window no longer, and count them instead.
+ * Not for keyless tables.
+ */
+extern void window_trim_front(Window *window, uint32 n);
 
 /*
  * Forget what changed: the rows held now are what the next changes change.

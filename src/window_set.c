@@ -353,7 +353,8 @@ bool
 window_set_is_empty(const WindowSet *set)
 {
 	if (set->only)
-		return set->only->end == WINDOW_COMPLETE && set->only->root == NULL;
+		return set->only->end == WINDOW_COMPLETE && set->only->root == NULL &&
+			(set->only->low == NULL || (set->counted && set->before == 0));
 	return set->others == WINDOW_COMPLETE && set->by_group->members == 0;
 }
 
@@ -365,6 +366,8 @@ window_set_clear(WindowSet *set, WindowEnd end)
 
 	Assert(end != WINDOW_BOUNDED);
 	set->others = end;
+	if (set->counted)
+		window_set_begin(set, NULL, 0);
 	while ((window = window_set_next(set, &position)) != NULL)
 	{
 		window_touch(window, window_key(window));
@@ -372,6 +375,54 @@ window_set_clear(WindowSet *set, WindowEnd end)
 			window_set_remove(set, window->root);
 		window_set_end(window, end, NULL);
 	}
+}
+
+void
+window_set_begin(WindowSet *set, Row *low, uint64 before)
+{
+	Assert(low || before == 0);
+	if (set->only->low)
+		row_unref(set->only->low);
+	set->only->low = low;
+	set->before = before;
+	set->counted = low != NULL;
+	window_touch(set->only, NULL);
+}
+
+void
+window_set_count_before(WindowSet *set, int change)
+{
+	if (!set->counted)
+		return;
+	if (change < 0 && set->before == 0)
+		elog(ERROR, "rows before a window were miscounted");
+	set->before += change;
+	window_touch(set->only, NULL);
+}
+
+static void
+move_rows(WindowSet *set, Window *window)
+{
+	while (window->root)
+	{
+		Row		   *row = row_ref(window->root);
+
+		window_set_remove(window->set, row);
+		window_set_add(set, row);
+	}
+}
+
+void
+window_set_prepend(WindowSet *set, WindowSet *more)
+{
+	Row		   *low = more->only->low;
+	uint32		n = window_size(more->only);
+
+	if (low ? n > set->before : n != set->before)
+		elog(ERROR, "rows before a window were miscounted");
+	move_rows(set, more->only);
+	window_set_begin(set, low ? row_ref(low) : NULL, set->before - n);
+	window_set_free(more);
 }
 
 void
@@ -398,16 +449,12 @@ window_set_append(WindowSet *set, WindowSet *more)
 
 		window_touch(window, key);	/* the key is kept */
 		window_touch(target, key);
-		while (window->root)
-		{
-			Row		   *row = row_ref(window->root);
-
-			window_set_remove(more, row);
-			window_set_add(set, row);
-		}
+		move_rows(set, window);
 		window_set_end(target, window->end,
 					   window->high ? row_ref(window->high) : NULL);
 	}
+	if (more->counted)
+		window_set_begin(set, row_ref(more->only->low), more->before);
 	window_set_free(more);
 }
 

@@ -20,7 +20,7 @@ use LiveTopn::RefillStops;
 use LiveTopn::Server qw(poll_until);
 
 my $server = LiveTopn::Server->start('facts',
-	conf => 'live_topn.debug_refill_stops = on');
+	conf => "live_topn.debug_refill_stops = on\nlive_topn.slice_offset = 5");
 my $writer = $server->connect;
 my $stops = LiveTopn::RefillStops->new($server);
 
@@ -35,7 +35,8 @@ $writer->do("SELECT subscribe_topn('SELECT id FROM idle ORDER BY id LIMIT 1',
 my $session;
 my @history;    # { lsn, ids }: results after each commit
 
-# [name, facts it depends on, may commits share a batch under FULL, scenario]
+# [name, facts it depends on, may commits share a batch under FULL, scenario,
+# is it for FULL only]
 my @scenarios = (
 	[
 		'a refill does not see a commit that was decoded before',
@@ -60,13 +61,31 @@ my @scenarios = (
 	[
 		'WAL ends with a page when the snapshot is taken',
 		[], 0, \&end_of_page
+	],
+	[
+		'rows before a slice: a commit that was decoded before',
+		['redo', 'lsn'], 0, \&slice_decoded_before
+	],
+	[
+		'rows before a slice: commits before the snapshot',
+		['undo'], 0, \&slice_between_request_and_snapshot
+	],
+	[
+		'a slice grows towards the start: commits before the snapshot',
+		['undo'], 0, \&slice_backward_snapshot, 1
+	],
+	[
+		'a slice grows towards the start: commits after the query',
+		['redo'], 0, \&slice_backward_merge, 1
 	]);
 
 for my $identity ('DEFAULT', 'FULL')
 {
 	for my $scenario (@scenarios)
 	{
-		my ($name, $facts, $truncates, $code) = @$scenario;
+		my ($name, $facts, $truncates, $code, $full) = @$scenario;
+
+		next if $full && $identity ne 'FULL';
 		my $may_coalesce = $identity eq 'DEFAULT' || $truncates;
 
 		is(problem($identity, 'none', $may_coalesce, $code),
@@ -176,16 +195,79 @@ sub end_of_page
 	return;
 }
 
+# ---- the same with 10 rows before the result: 10, 9, 8 of 20 rows ----
+
+sub slice_decoded_before
+{
+	my $hanging =
+	  $server->hanging_commit('INSERT INTO items VALUES (100, 175)');
+	subscribe(0, 10);
+	@history = ({ lsn => here(), ids => '11 10 9' });
+	commit('DELETE FROM items WHERE id = 20', '10 9 8');
+	$session->sync;
+	$server->let_go($hanging);
+	return;
+}
+
+sub slice_between_request_and_snapshot
+{
+	subscribe(0);
+	$stops->hold(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit(q{SELECT topn_move('s', 10)}, '10 9 8');
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit('INSERT INTO items VALUES (50, 175)', '11 10 9');
+	commit('DELETE FROM items WHERE id = 20', '10 9 8');
+	commit('UPDATE items SET score = 500 WHERE id = 9', '11 10 8');
+	commit('UPDATE items SET score = 5 WHERE id = 50', '10 8 7');
+	$stops->release(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	$session->sync;
+	return;
+}
+
+sub slice_backward_merge
+{
+	subscribe(4, 10);    # 6 rows | 14 13 12 11 | 10 9 8 | 7 6 5 4
+	$stops->hold(LiveTopn::RefillStops::BEFORE_ANSWER);
+	commit('INSERT INTO items VALUES (50, 300), (51, 300), (52, 300)',
+		'13 12 11');
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_ANSWER);
+	# was read, and is not there any more
+	commit('UPDATE items SET score = 1 WHERE id = 16', '12 11 10');
+	$stops->release(LiveTopn::RefillStops::BEFORE_ANSWER);
+	$session->sync;
+	commit('INSERT INTO items VALUES (53, 300), (54, 300), (55, 300),
+		(56, 300)', '17 15 14');
+	$session->sync;
+	return;
+}
+
+sub slice_backward_snapshot
+{
+	subscribe(0, 10);
+	$stops->hold(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit('INSERT INTO items VALUES (50, 175)', '11 10 9');
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit('DELETE FROM items WHERE id = 11', '10 9 8');
+	commit('INSERT INTO items VALUES (51, 115)', '51 10 9');
+	commit('UPDATE items SET score = 1 WHERE id = 12', '10 9 8');
+	commit('UPDATE items SET score = 125 WHERE id = 12', '51 10 9');
+	$stops->release(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	$session->sync;
+	return;
+}
+
 # ---- steps ----
 
 sub subscribe
 {
-	my ($cushion) = @_;
+	my ($cushion, $offset) = @_;
 
 	$session->subscribe('s',
-		'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 3',
+		'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 3'
+		  . ($offset ? " OFFSET $offset" : ''),
 		cushion => $cushion);
-	@history = ({ lsn => here(), ids => '20 19 18' });
+	@history =
+	  ({ lsn => here(), ids => $offset ? '10 9 8' : '20 19 18' });
 	return;
 }
 

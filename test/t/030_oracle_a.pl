@@ -36,7 +36,7 @@ use constant COMMITS_PER_ROUND => 60;
 
 # without autovacuum, whose commits would make rounds hard to repeat
 my $server =
-  LiveTopn::Server->start('oracle_a', conf => 'autovacuum = off');
+  LiveTopn::Server->start('oracle_a', conf => "autovacuum = off\nlive_topn.slice_offset = 2");
 my $writer = $server->connect;
 my $session = $server->session;
 my %total = (commits => 0, batches => 0, deltas => 0, aborts => 0);

@@ -48,7 +48,11 @@ use constant TRANSACTIONS_PER_WRITER => 60;
 # without autovacuum, whose ANALYZE may be the first of the commits that a batch
 # covers
 my $server = LiveTopn::Server->start('oracle_b',
-	conf => "deadlock_timeout = 20ms\nautovacuum = off\n");
+	conf => "deadlock_timeout = 20ms
+autovacuum = off
+"
+	  . "live_topn.slice_offset = 2
+");
 my $dbh = $server->connect;
 my @trace;    # of the replay: commits, results, batches
 my %unranked;    # subscriptions whose rows have no positions

@@ -40,6 +40,8 @@ for my $history ($seed .. $seed + HISTORIES - 1)
 		for my $variant (
 			{ cushion => 0 },
 			{ cushion => 1 },
+			{ cushion => 0, slices => 1 },
+			{ cushion => 2, slices => 1, delay => 5 },
 			{ cushion => undef },
 			{ cushion => 0, delay => 50 },
 			{ cushion => 2, delay => 20 })
@@ -49,6 +51,7 @@ for my $history ($seed .. $seed + HISTORIES - 1)
 	};
 	subtest "history $history with restarts" => sub {
 		compare($history, $expected, cushion => $_, restarts => 3) for 0, 5;
+		compare($history, $expected, cushion => 1, restarts => 3, slices => 1);
 	};
 }
 done_testing();
@@ -89,7 +92,9 @@ sub play
 	$writer->do('CREATE EXTENSION live_topn');
 	$writer->do($_)
 	  for LiveTopn::Generator->prepare_database, $generator->create_table;
-	$server->set('live_topn.debug_refill_delay' => $variant{delay} // 0);
+	$server->set(
+		'live_topn.debug_refill_delay' => $variant{delay} // 0,
+		'live_topn.slice_offset' => $variant{slices} ? 0 : 1000);
 
 	my @queries = map { $generator->query } 1 .. 4;
 	for my $i (0 .. $#queries)

@@ -1,0 +1,85 @@
+/*
+ * feed_slice.c
+ *	  Of a page far from the start, a feed holds a slice of the rows only.
+ *
+ * The window then begins after a row, its low, and how many rows sort at or
+ * before that is counted: each change adds the new version of a row, or takes
+ * away the old one, if it is there.  So the old version must be known, which
+ * takes REPLICA IDENTITY FULL.  A table without a key has no slices: its equal
+ * rows could not be parted where one begins.
+ *
+ * Rows before the page are a cushion like those after it, for when the page
+ * slides down because rows come in before it.
+ */
+#include "postgres.h"
+
+#include "feed_private.h"
+
+int			feed_slice_offset = 1000;
+
+static bool
+can_slice(const Feed *feed)
+{
+	return feed->query->ngroups == 0 && !feed->query->keyless &&
+		feed->offset >= feed_slice_offset;
+}
+
+/* Rows that the window holds, or would hold, before the page. */
+static uint64
+rows_ahead(const Feed *feed, const Window *window)
+{
+	return feed->offset - Min(feed->offset, window->set->before);
+}
+
+uint64
+feed_slice_skip(const Feed *feed)
+{
+	if (!can_slice(feed) || feed->unsliced)
+		return 0;
+	return feed->offset - Min(feed->offset, feed->cushion);
+}
+
+bool
+feed_begins_late(const Feed *feed, const Window *window)
+{
+	return window->set->before > feed->offset;
+}
+
+bool
+feed_is_thin_ahead(const Feed *feed, const Window *window)
+{
+	return window->set->counted &&
+		rows_ahead(feed, window) < (feed->cushion + 1) / 2;
+}
+
+uint64
+feed_missing_ahead(const Feed *feed, const Window *window)
+{
+	return window->set->before + feed->cushion -
+		Min(feed->offset, window->set->before + feed->cushion);
+}
+
+void
+feed_trim_ahead(Feed *feed, Window *window)
+{
+	uint64		ahead = Min(rows_ahead(feed, window), window_size(window));
+
+	if (can_slice(feed) && feed->full && !feed_window_is_short(feed, window) &&
+		ahead > 2 * (uint64) feed->cushion)
+		window_trim_front(window, ahead - feed->cushion);
+}
+
+bool
+feed_page_is_far(const Feed *feed)
+{
+	const WindowSet *set = feed->windows;
+	const Window *window = set->only;
+	uint64		end;
+
+	if (window == NULL || !feed->full || window_set_is_lost(set))
+		return false;
+	end = set->before + window_size(window);
+	return (window->end == WINDOW_BOUNDED && can_slice(feed) &&
+			feed->offset > end + feed_slice_offset) ||
+		set->before > feed->offset + feed_slice_offset;
+}
