@@ -43,6 +43,7 @@ OBJS = \
 	src/predicate.o \
 	src/span.o \
 	src/feed_lease.o \
+	src/template.o \
 	src/route.o \
 	src/apply.o \
 	src/invalidation.o \

@@ -44,7 +44,8 @@ page_size(const Feed *feed, const Window *window)
 static void
 answer_snapshot(Request *request, Feed *feed)
 {
-	Size		size = strlen(feed->query_text) + 100;
+	char	   *text = template_text(feed->template, feed->params);
+	Size		size = strlen(text) + 100;
 	uint64		nwindows = window_set_count(feed->windows);
 	uint64		position = 0;
 	Window	  **windows;
@@ -55,6 +56,7 @@ answer_snapshot(Request *request, Feed *feed)
 		size += page_size(feed, window);
 	if (size >= MaxAllocSize)
 	{
+		pfree(text);
 		request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
 							 "result is larger than 1 GB",
 							 "Receive it as batches.");
@@ -64,8 +66,9 @@ answer_snapshot(Request *request, Feed *feed)
 	initStringInfo(&answer);
 	pq_sendint64(&answer, feed->seq);
 	pq_sendint64(&answer, apply_position()->lsn);
-	pq_sendint32(&answer, strlen(feed->query_text));
-	pq_sendbytes(&answer, feed->query_text, strlen(feed->query_text));
+	pq_sendint32(&answer, strlen(text));
+	pq_sendbytes(&answer, text, strlen(text));
+	pfree(text);
 	pq_sendint64(&answer, feed_result_rows(feed));
 	windows = window_set_list(feed->windows);
 	for (uint64 i = 0; i < nwindows; i++)

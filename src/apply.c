@@ -665,7 +665,7 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 		if (table || invalidation.names ||
 			(query && invalidation_concerns_query(&invalidation, query)) ||
 			(feed->error && invalidation_concerns_error(&invalidation)))
-			feed_recheck(feed, table && feed->partitioned &&
+			feed_recheck(feed, table && feed->template->partitioned &&
 						 partitions_changed(query->relid));
 
 		/*

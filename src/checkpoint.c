@@ -171,6 +171,7 @@ put_window(FileWriter *writer, const Window *window)
 static void
 put_feed(FileWriter *writer, const Feed *feed)
 {
+	char	   *text;
 	uint64		position = 0;
 	Window	   *window;
 	ListCell   *lc;
@@ -185,7 +186,9 @@ put_feed(FileWriter *writer, const Feed *feed)
 	else
 	{
 		writer_put_int(writer, feed_exact_lsn(feed));
-		writer_put_bytes(writer, feed->query_text, strlen(feed->query_text));
+		text = template_text(feed->template, feed->params);
+		writer_put_bytes(writer, text, strlen(text));
+		pfree(text);
 		writer_put_int(writer, feed->offset);
 		writer_put_int(writer, feed->limit);
 		writer_put_int(writer, feed->windows->counted);

@@ -247,6 +247,7 @@ evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 
 	evaluate_progress++;
 	ResetExprContext(econtext);
+	econtext->ecxt_param_list_info = set->params;
 	econtext->ecxt_scantuple = table_slot(table, view, tuple);
 	if (HeapTupleHasExternal(tuple))
 	{

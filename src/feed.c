@@ -19,10 +19,8 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_class.h"
 #include "feed_private.h"
 #include "route.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -59,6 +57,7 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 	ctl.hcxt = feed_context;
 	feed_turn_startup();
 	feed_lease_startup();
+	template_startup(feed_context);
 	feeds = hash_create("live_topn feeds", 64, &ctl,
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
@@ -173,12 +172,15 @@ feed_forget_query(Feed *feed)
 	Assert(feed->pending == 0);
 	route_leave(feed);
 	feed_drop_refill(feed);
-	if (feed->evaluator)
-		evaluator_free(feed->evaluator);
-	if (feed->query_context)
-		MemoryContextDelete(feed->query_context);
-	feed->query_context = NULL;
-	feed->query_text = NULL;
+	if (feed->template)
+	{
+		if (feed->windows && feed->template->shared)
+			window_set_free(feed->windows);
+		template_free_params(feed->template, feed->params);
+		template_release(feed->template);
+	}
+	feed->template = NULL;
+	feed->params = NULL;
 	feed->query = NULL;
 	feed->format = NULL;
 	feed->evaluator = NULL;
@@ -200,22 +202,20 @@ void
 feed_set_query(Feed *feed, const char *text)
 {
 	MemoryContext caller;
+	Template   *template;
 
 	feed_forget_query(feed);
 	resolve(feed);
-	feed->query_context = AllocSetContextCreate(feed->context,
-												"live_topn feed query",
-												ALLOCSET_SMALL_SIZES);
-	caller = MemoryContextSwitchTo(feed->query_context);
-	feed->query_text = pstrdup(text);
-	feed->query = query_from_text(text);
-	feed->format = row_format(feed->query, feed->query_context);
-	feed->evaluator = evaluator_create(feed->query, feed->format);
-	feed->batch_format = batch_format(feed->query, feed->format->desc);
-	feed->windows = window_set_create(feed->format, feed->query_context);
-	feed->partitioned =
-		get_rel_relkind(feed->query->relid) == RELKIND_PARTITIONED_TABLE;
+	caller = MemoryContextSwitchTo(feed->context);
+	template = template_acquire(feed->row, text, &feed->params);
 	MemoryContextSwitchTo(caller);
+	feed->template = template;
+	feed->query = template->query;
+	feed->format = template->format;
+	feed->evaluator = template->evaluator;
+	feed->batch_format = template->batch_format;
+	feed->windows = window_set_create(feed->format, feed->params,
+									  template->rows);
 	route_join(feed);
 
 	feed->full = false;

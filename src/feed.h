@@ -14,6 +14,7 @@
 #include "lib/pairingheap.h"
 #include "refill.h"
 #include "span.h"
+#include "template.h"
 #include "utils/hsearch.h"
 
 #define FEED_MAX_READS	64		/* windows in a refill */
@@ -88,13 +89,12 @@ typedef struct Feed
 	int			pending;		/* batches that wait for delivery */
 
 	/* the query as last analysed; NULL until then, and in error */
-	MemoryContext query_context;	/* holds all of this, and the rows */
-	bool		partitioned;
-	char	   *query_text;
-	TopnQuery  *query;
+	Template   *template;		/* of which these are parts: */
+	TopnQuery  *query;			/* constants of quals are parameters */
 	RowFormat  *format;
 	Evaluator  *evaluator;
 	BatchFormat *batch_format;
+	ParamListInfo params;		/* our own, as what follows */
 	WindowSet  *windows;		/* one, or one for each group */
 	int			cushion;		/* rows, in each of them */
 

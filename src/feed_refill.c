@@ -113,6 +113,17 @@ note_needy(Feed *feed, WindowNeed need)
 	}
 }
 
+static void
+submit(Feed *feed, int nreads, const RefillRead *reads)
+{
+	char	   *known = feed->template ?
+	template_text(feed->template, feed->params) : NULL;
+
+	feed->ticket = refill_submit(feed_pool, feed->row, known, nreads, reads);
+	if (known)
+		pfree(known);
+}
+
 void
 feed_request_rows(Feed *feed)
 {
@@ -148,8 +159,7 @@ feed_request_rows(Feed *feed)
 		reads[i].skip = read->skip;
 	}
 	note_request(feed);
-	feed->ticket = refill_submit(feed_pool, feed->row, feed->query_text,
-								 feed->nreads, reads);
+	submit(feed, feed->nreads, reads);
 	feed->refills++;
 	route_note_logger(feed);
 	feed_activate(feed);
@@ -186,8 +196,7 @@ feed_request_check(Feed *feed)
 	feed->recheck = false;
 	feed_dirty = true;
 	note_request(feed);
-	feed->ticket = refill_submit(feed_pool, feed->row, feed->query_text,
-								 0, NULL);
+	submit(feed, 0, NULL);
 	route_note_logger(feed);
 	feed_activate(feed);
 }
@@ -331,7 +340,8 @@ static WindowSet *
 make_read(Feed *feed)
 {
 	RefillAnswer *answer = feed->answer;
-	WindowSet  *read = window_set_create(feed->format, feed->query_context);
+	WindowSet  *read = window_set_create(feed->format, feed->params,
+										 feed->template->rows);
 	bool		everything = feed->reads[0].everything;
 	uint64		position = 0;
 	Window	   *window;
@@ -451,17 +461,21 @@ merge(Feed *feed)
 	}
 }
 
+/* Those of all that share the query. */
 static void
-take_dependencies(Feed *feed, const char *text)
+take_dependencies(Feed *feed, const char *answer)
 {
-	MemoryContext caller;
+	char	   *text = template_text(feed->template, feed->params);
 
-	if (strcmp(feed->query_text, text) == 0)
-		return;
-	caller = MemoryContextSwitchTo(feed->query_context);
-	query_take_dependencies(feed->query, text);
-	feed->query_text = pstrdup(text);
-	MemoryContextSwitchTo(caller);
+	if (strcmp(text, answer) != 0)
+	{
+		MemoryContext caller =
+		MemoryContextSwitchTo(feed->template->context);
+
+		query_take_dependencies(feed->query, answer);
+		MemoryContextSwitchTo(caller);
+	}
+	pfree(text);
 }
 
 static void

@@ -128,6 +128,9 @@ extern TupleDesc query_row_desc(const TopnQuery *query);
 extern char *query_to_text(const TopnQuery *query);
 extern TopnQuery *query_from_text(const char *text);
 
+/* The part of such a text that says what the query means. */
+extern const char *query_text_of_meaning(const char *text);
+
 /* Do two such texts mean the same, whatever they depend on? */
 extern bool query_text_equal(const char *a, const char *b);
 

@@ -77,8 +77,8 @@ query_to_text(const TopnQuery *query)
 }
 
 /* The second line. */
-static const char *
-text_of_meaning(const char *text)
+const char *
+query_text_of_meaning(const char *text)
 {
 	return strchr(text, '\n') + 1;
 }
@@ -86,13 +86,13 @@ text_of_meaning(const char *text)
 bool
 query_text_equal(const char *a, const char *b)
 {
-	return strcmp(text_of_meaning(a), text_of_meaning(b)) == 0;
+	return strcmp(query_text_of_meaning(a), query_text_of_meaning(b)) == 0;
 }
 
 void
 query_take_dependencies(TopnQuery *query, const char *text)
 {
-	char	   *line = pnstrdup(text, text_of_meaning(text) - 1 - text);
+	char	   *line = pnstrdup(text, query_text_of_meaning(text) - 1 - text);
 	List	   *parts = castNode(List, stringToNode(line));
 
 	query->depends = linitial(parts);
@@ -106,7 +106,7 @@ TopnQuery *
 query_from_text(const char *text)
 {
 	TopnQuery  *query = palloc0(sizeof(TopnQuery));
-	List	   *parts = castNode(List, stringToNode(text_of_meaning(text)));
+	List	   *parts = castNode(List, stringToNode(query_text_of_meaning(text)));
 	List	   *numbers = linitial(parts);
 	List	   *oids = lsecond(parts);
 	List	   *names = lthird(parts);

@@ -333,7 +333,7 @@ join_shape(Route *route, Feed *feed)
 	uint32	   *hashes;
 
 	ResetExprContext(econtext);
-	predicate = predicate_of(feed->query);
+	predicate = predicate_of(template_query(feed->template, feed->params));
 	shape = find_shape(route, predicate, feed);
 	hashes = palloc(sizeof(uint32) * Max(predicate->nvalues, 1));
 	feed->nspans = 1;
@@ -524,7 +524,10 @@ route_join(Feed *feed)
 											   ALLOCSET_DEFAULT_SIZES);
 		generation++;
 	}
-	memset(route->fits, 0, sizeof(route->fits));
+	if (dlist_is_empty(&route->feeds) ||
+		dlist_tail_element(Feed, route_node,
+						   &route->feeds)->template != feed->template)
+		memset(route->fits, 0, sizeof(route->fits));
 	feed->route = route;
 	dlist_push_tail(&route->feeds, &feed->route_node);
 	route_note_logger(feed);

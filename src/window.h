@@ -7,6 +7,7 @@
 
 #include "holders.h"
 #include "lib/ilist.h"
+#include "nodes/params.h"
 #include "row.h"
 
 typedef enum WindowEnd
@@ -88,6 +89,7 @@ struct groupmap_hash;
 typedef struct WindowSet
 {
 	RowFormat  *format;
+	ParamListInfo params;		/* of the filter that the rows satisfy */
 	MemoryContext context;		/* of all but the rows */
 	struct keymap_hash *by_key; /* rows by identity; NULL if keyless */
 	struct groupmap_hash *by_group; /* windows; NULL if not grouped */
@@ -118,7 +120,8 @@ window_size(const Window *window)
 }
 
 /* In context, holding nothing: the ranges are empty. */
-extern WindowSet *window_set_create(RowFormat *format, MemoryContext context);
+extern WindowSet *window_set_create(RowFormat *format, ParamListInfo params,
+									MemoryContext context);
 extern void window_set_free(WindowSet *set);
 
 /* Tell holders of the rows that are held, and will be, until NULL is given. */

@@ -136,11 +136,13 @@ create_window(WindowSet *set, WindowEnd end)
 }
 
 WindowSet *
-window_set_create(RowFormat *format, MemoryContext context)
+window_set_create(RowFormat *format, ParamListInfo params,
+				  MemoryContext context)
 {
 	WindowSet  *set = MemoryContextAllocZero(context, sizeof(WindowSet));
 
 	set->format = format;
+	set->params = params;
 	set->context = context;
 	set->others = WINDOW_NOTHING;
 	dlist_init(&set->touched);

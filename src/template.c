@@ -1,0 +1,295 @@
+/*
+ * template.c
+ *	  What subscriptions that differ in constants have in common.
+ *
+ * Most of the memory that a query takes is for its trees, its expressions made
+ * ready for the executor, and its text.  Of a hundred thousand subscriptions
+ * nearly all have one of a few queries, with other constants.  So the
+ * constants of the filter are taken out, into parameters, and all that have
+ * the same query then, the same owner and the same settings, share the rest.
+ * The text can be made again at any time.
+ *
+ * Only inert queries are shared: no error can leave their expressions, or
+ * windows in the memory that they share, half-way.
+ */
+#include "postgres.h"
+
+#include "catalog/pg_class.h"
+#include "common/hashfn.h"
+#include "nodes/makefuncs.h"
+#include "nodes/nodeFuncs.h"
+#include "template.h"
+#include "utils/datum.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+
+typedef struct TemplateEntry
+{
+	uint64		hash;
+	Template   *first;
+} TemplateEntry;
+
+static MemoryContext template_context;
+static HTAB *templates;			/* of TemplateEntry, those that are shared */
+
+void
+template_startup(MemoryContext parent)
+{
+	HASHCTL		ctl = {0};
+
+	template_context = AllocSetContextCreate(parent, "live_topn templates",
+											 ALLOCSET_DEFAULT_SIZES);
+	ctl.keysize = sizeof(uint64);
+	ctl.entrysize = sizeof(TemplateEntry);
+	ctl.hcxt = template_context;
+	templates = hash_create("live_topn templates", 64, &ctl,
+							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* ---- constants ---- */
+
+/* Put a parameter in the place of each constant. */
+static Node *
+take_constants(Node *node, List **constants)
+{
+	if (node == NULL)
+		return NULL;
+	if (IsA(node, Const))
+	{
+		Const	   *constant = (Const *) node;
+		Param	   *param = makeNode(Param);
+
+		*constants = lappend(*constants, constant);
+		param->paramkind = PARAM_EXTERN;
+		param->paramid = list_length(*constants);
+		param->paramtype = constant->consttype;
+		param->paramtypmod = constant->consttypmod;
+		param->paramcollid = constant->constcollid;
+		param->location = -1;
+		return (Node *) param;
+	}
+	return expression_tree_mutator(node, take_constants, constants);
+}
+
+typedef struct Values
+{
+	List	   *constants;
+	ParamListInfo params;
+} Values;
+
+/* And the other way round. */
+static Node *
+put_constants(Node *node, Values *values)
+{
+	if (node == NULL)
+		return NULL;
+	if (IsA(node, Param))
+	{
+		int			i = ((Param *) node)->paramid - 1;
+		Const	   *constant = makeNode(Const);
+
+		*constant = *list_nth_node(Const, values->constants, i);
+		constant->constvalue = values->params->params[i].value;
+		constant->constisnull = values->params->params[i].isnull;
+		return (Node *) constant;
+	}
+	return expression_tree_mutator(node, put_constants, values);
+}
+
+static ParamListInfo
+make_params(List *constants)
+{
+	ParamListInfo params;
+	ListCell   *lc;
+
+	if (constants == NIL)
+		return NULL;
+	params = makeParamList(list_length(constants));
+	foreach(lc, constants)
+	{
+		Const	   *constant = lfirst_node(Const, lc);
+		ParamExternData *param = &params->params[foreach_current_index(lc)];
+
+		param->ptype = constant->consttype;
+		param->pflags = PARAM_FLAG_CONST;
+		param->isnull = constant->constisnull;
+		param->value = (Datum) 0;
+		if (!param->isnull)
+			param->value = datumCopy(constant->constvalue,
+									 constant->constbyval,
+									 constant->constlen);
+	}
+	return params;
+}
+
+void
+template_free_params(const Template *template, ParamListInfo params)
+{
+	if (params == NULL)
+		return;
+	for (int i = 0; i < params->numParams; i++)
+		if (!params->params[i].isnull &&
+			!list_nth_node(Const, template->constants, i)->constbyval)
+			pfree(DatumGetPointer(params->params[i].value));
+	pfree(params);
+}
+
+TopnQuery *
+template_query(const Template *template, ParamListInfo params)
+{
+	TopnQuery  *query = palloc(sizeof(TopnQuery));
+	Values		values = {template->constants, params};
+
+	*query = *template->query;
+	if (params)
+		query->quals = (List *) put_constants((Node *) query->quals, &values);
+	return query;
+}
+
+char *
+template_text(const Template *template, ParamListInfo params)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext scratch = AllocSetContextCreate(caller,
+												  "live_topn query text",
+												  ALLOCSET_DEFAULT_SIZES);
+	char	   *text;
+
+	MemoryContextSwitchTo(scratch);
+	text = query_to_text(template_query(template, params));
+	text = MemoryContextStrdup(caller, text);
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(scratch);
+	return text;
+}
+
+/* ---- templates ---- */
+
+/* What must be the same. */
+static char *
+make_key(const SubscriptionRow *row, const TopnQuery *query)
+{
+	StringInfoData key;
+
+	initStringInfo(&key);
+	appendStringInfo(&key, "%u", row->owner);
+	for (int i = 0; i < row->nsettings; i++)
+		appendStringInfo(&key, "\n%s", row->settings[i]);
+	appendStringInfo(&key, "\n%s", query_text_of_meaning(query_to_text(query)));
+	return key.data;
+}
+
+static Template *
+find_template(uint64 hash, const char *key)
+{
+	TemplateEntry *entry = hash_search(templates, &hash, HASH_FIND, NULL);
+	Template   *template = entry ? entry->first : NULL;
+
+	while (template && strcmp(template->key, key) != 0)
+		template = template->next;
+	return template;
+}
+
+static Template *
+make_template(const TopnQuery *query, List *constants)
+{
+	MemoryContext context = AllocSetContextCreate(template_context,
+												  "live_topn template",
+												  ALLOCSET_SMALL_SIZES);
+	MemoryContext caller = MemoryContextSwitchTo(context);
+	Template   *template = palloc0(sizeof(Template));
+
+	template->context = context;
+	template->rows = AllocSetContextCreate(context, "live_topn rows",
+										   ALLOCSET_SMALL_SIZES);
+
+	/* text and back is a copy */
+	template->query = query_from_text(query_to_text(query));
+	template->constants = copyObject(constants);
+	template->format = row_format(template->query, template->rows);
+	template->evaluator = evaluator_create(template->query, template->format);
+	template->batch_format = batch_format(template->query,
+										  template->format->desc);
+	template->partitioned = get_rel_relkind(template->query->relid) ==
+		RELKIND_PARTITIONED_TABLE;
+	MemoryContextSwitchTo(caller);
+	return template;
+}
+
+static void
+share(Template *template, uint64 hash, const char *key)
+{
+	bool		found;
+	TemplateEntry *entry;
+
+	template->shared = true;
+	template->hash = hash;
+	template->key = MemoryContextStrdup(template->context, key);
+	entry = hash_search(templates, &hash, HASH_ENTER, &found);
+	template->next = found ? entry->first : NULL;
+	entry->first = template;
+}
+
+Template *
+template_acquire(const SubscriptionRow *row, const char *text,
+				 ParamListInfo *params)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext scratch = AllocSetContextCreate(caller,
+												  "live_topn query text",
+												  ALLOCSET_DEFAULT_SIZES);
+	TopnQuery  *query;
+	List	   *constants = NIL;
+	Template   *template = NULL;
+
+	MemoryContextSwitchTo(scratch);
+	query = query_from_text(text);
+	if (query->inert)
+	{
+		char	   *key;
+		uint64		hash;
+
+		query->quals = (List *) take_constants((Node *) query->quals,
+											   &constants);
+		key = make_key(row, query);
+		hash = hash_bytes_extended((const unsigned char *) key, strlen(key),
+								   0);
+		template = find_template(hash, key);
+		if (template == NULL)
+		{
+			template = make_template(query, constants);
+			share(template, hash, key);
+		}
+	}
+	else
+		template = make_template(query, NIL);
+	template->refs++;
+
+	MemoryContextSwitchTo(caller);
+	*params = make_params(constants);
+	Assert(query_text_equal(template_text(template, *params), text));
+	MemoryContextDelete(scratch);
+	return template;
+}
+
+void
+template_release(Template *template)
+{
+	Template  **link;
+	TemplateEntry *entry;
+
+	if (--template->refs > 0)
+		return;
+	if (template->shared)
+	{
+		entry = hash_search(templates, &template->hash, HASH_FIND, NULL);
+		for (link = &entry->first; *link != template; link = &(*link)->next)
+			;
+		*link = template->next;
+		if (entry->first == NULL)
+			hash_search(templates, &template->hash, HASH_REMOVE, NULL);
+	}
+	evaluator_free(template->evaluator);
+	MemoryContextDelete(template->context);
+}

@@ -1,0 +1,57 @@
+/*
+ * template.h
+ *	  What subscriptions that differ in constants have in common.
+ */
+#ifndef LIVE_TOPN_TEMPLATE_H
+#define LIVE_TOPN_TEMPLATE_H
+
+#include "batch.h"
+#include "catalog.h"
+#include "evaluate.h"
+#include "nodes/params.h"
+
+/*
+ * A query analysed, compiled and ready to be printed.  If it is shared, the
+ * constants of its filter are parameters, and each subscription has its own
+ * values for them.
+ */
+typedef struct Template
+{
+	MemoryContext context;		/* holds all of this */
+	MemoryContext rows;			/* for rows and windows.  Those of a template
+								 * that is not shared go with it. */
+	bool		shared;
+	uint64		hash;
+	struct Template *next;		/* with the same hash */
+	char	   *key;
+	int			refs;
+	TopnQuery  *query;
+	List	   *constants;		/* of Const, what the parameters stand for */
+	RowFormat  *format;
+	Evaluator  *evaluator;
+	BatchFormat *batch_format;
+	bool		partitioned;	/* the table is */
+} Template;
+
+extern void template_startup(MemoryContext parent);
+
+/*
+ * The template of a query given as text, for the owner and under the settings
+ * of a subscription, with a reference; and the values of its parameters, in
+ * CurrentMemoryContext.  Looks up functions: needs a transaction, as the
+ * owner.
+ */
+extern Template *template_acquire(const SubscriptionRow *row,
+								  const char *text, ParamListInfo *params);
+extern void template_release(Template *template);
+
+/* Free what template_acquire has made of values. */
+extern void template_free_params(const Template *template,
+								 ParamListInfo params);
+
+/* The query with the values in place, in CurrentMemoryContext; as text. */
+extern TopnQuery *template_query(const Template *template,
+								 ParamListInfo params);
+extern char *template_text(const Template *template, ParamListInfo params);
+
+#endif							/* LIVE_TOPN_TEMPLATE_H */
