@@ -90,7 +90,8 @@ CREATE FUNCTION live_topn.workers(
 	OUT changes bigint,
 	OUT log_entries bigint,
 	OUT log_bytes bigint,
-	OUT refills bigint)
+	OUT refills bigint,
+	OUT retained_bytes bigint)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'live_topn_workers'
 LANGUAGE C;

@@ -528,11 +528,28 @@ take_failure(Feed *feed)
 	}
 }
 
+/*
+ * Roles belong to the whole server: a subscription does not keep its owner from
+ * being dropped, and goes with him.  We shall see that in the log; if not, we
+ * try again.
+ */
+static void
+drop_orphan(Feed *feed)
+{
+	ereport(LOG,
+			(errmsg("live_topn subscription \"%s\" is dropped because its owner was",
+					feed->row->name)));
+	refill_submit_drop(feed_pool, feed->id);
+	feed_fail(feed, "its owner does not exist any more");
+}
+
 void
 feed_take_answer(Feed *feed)
 {
 	if (feed->answer->status == REFILL_FAILED)
 		take_failure(feed);
+	else if (feed->answer->status == REFILL_ORPHANED)
+		drop_orphan(feed);
 	else if (feed->answer->status == REFILL_CHANGED || feed->nreads == 0)
 		take_check(feed);
 	else

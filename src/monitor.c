@@ -15,6 +15,7 @@
 #include "launcher.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
+#include "replication/slot.h"
 #include "request.h"
 #include "setup.h"
 #include "utils/builtins.h"
@@ -25,7 +26,7 @@ PG_FUNCTION_INFO_V1(live_topn_stats);
 PG_FUNCTION_INFO_V1(live_topn_workers);
 
 #define STATS_COLUMNS	(NUM_STATS + 2)
-#define WORKERS_COLUMNS	13
+#define WORKERS_COLUMNS	14
 
 /*
  * One row for each subscription that the worker knows; or one with a null id
@@ -154,6 +155,22 @@ progress_columns(WorkerSlot *worker, XLogRecPtr flushed, Datum *values,
 	values[2] = IntervalPGetDatum(lag);
 }
 
+/* How much WAL a replication slot keeps: false if there is none. */
+static bool
+retained_bytes(const char *slot_name, XLogRecPtr flushed, int64 *bytes)
+{
+	ReplicationSlot *slot = SearchNamedReplicationSlot(slot_name, true);
+	XLogRecPtr	restart;
+
+	if (slot == NULL)
+		return false;
+	SpinLockAcquire(&slot->mutex);
+	restart = slot->data.restart_lsn;
+	SpinLockRelease(&slot->mutex);
+	*bytes = flushed > restart ? flushed - restart : 0;
+	return !XLogRecPtrIsInvalid(restart);
+}
+
 Datum
 live_topn_workers(PG_FUNCTION_ARGS)
 {
@@ -178,6 +195,7 @@ live_topn_workers(PG_FUNCTION_ARGS)
 		char		slot_name[NAMEDATALEN];
 		char	   *datname = get_database_name(worker->dboid);
 		char	   *error = worker->error;
+		int64		retained = 0;
 
 		if (error[0] == '\0')
 			error = worker->pid == 0 ? obstacle : NULL;
@@ -203,6 +221,8 @@ live_topn_workers(PG_FUNCTION_ARGS)
 		values[10] = Int64GetDatum(pg_atomic_read_u64(&worker->log_entries));
 		values[11] = Int64GetDatum(pg_atomic_read_u64(&worker->log_bytes));
 		values[12] = Int64GetDatum(pg_atomic_read_u64(&worker->refills_active));
+		nulls[13] = !retained_bytes(slot_name, flushed, &retained);
+		values[13] = Int64GetDatum(retained);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values,
 							 nulls);
 	}

@@ -7,6 +7,7 @@
 #include "postgres.h"
 
 #include "lib/ilist.h"
+#include "launcher.h"
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -18,6 +19,7 @@
 #include "storage/shm_toc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/timestamp.h"
 #include "wakeup.h"
 
@@ -25,6 +27,7 @@
 #define REFILL_IDLE_MS		10000	/* then a worker is let go */
 #define REFILL_RETRY_MS		1000	/* after one could not be started */
 #define REFILL_VAIN_MS		200		/* a query nobody wants may run so long */
+#define WHY_LEN				128
 #define REFILL_WARN_MS		60000	/* warn of that so often */
 
 int			refill_max_workers = 3;
@@ -81,6 +84,7 @@ struct RefillPool
 	uint64		last_ticket;
 	TimestampTz retry_at;		/* after a start failed */
 	TimestampTz warned_at;		/* of that */
+	bool		complains;		/* in topn_worker.error */
 	RefillSlot	slots[REFILL_MAX_WORKERS];
 };
 
@@ -309,9 +313,47 @@ refill_active(const RefillPool *pool)
 	return active;
 }
 
-/* Start a worker in a free slot; false if there is no room for it. */
+/*
+ * A segment, or NULL and why there is none, which is no reason to end.
+ */
+static dsm_segment *
+create_segment(Size size, char *why)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ResourceOwner before = CurrentResourceOwner;
+	ResourceOwner owner = ResourceOwnerCreate(before, "live_topn segment");
+	dsm_segment *volatile segment = NULL;
+
+	CurrentResourceOwner = owner;
+	PG_TRY();
+	{
+		segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+		if (segment)
+			dsm_pin_mapping(segment);
+		else
+			strlcpy(why, "too many dynamic shared memory segments", WHY_LEN);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		FlushErrorState();
+		strlcpy(why, error->message, WHY_LEN);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	CurrentResourceOwner = before;
+	ResourceOwnerRelease(owner, RESOURCE_RELEASE_BEFORE_LOCKS,
+						 segment != NULL, false);
+	ResourceOwnerDelete(owner);
+	return segment;
+}
+
+/* Start a worker in a free slot; false, and why, if there is no room for it. */
 static bool
-start_worker(RefillPool *pool, RefillSlot *slot)
+start_worker(RefillPool *pool, RefillSlot *slot, char *why)
 {
 	MemoryContext caller = MemoryContextSwitchTo(pool->context);
 	BackgroundWorker worker = {0};
@@ -328,10 +370,9 @@ start_worker(RefillPool *pool, RefillSlot *slot)
 	shm_toc_estimate_keys(&estimator, 2);
 	size = shm_toc_estimate(&estimator);
 
-	slot->segment = dsm_create(size, DSM_CREATE_NULL_IF_MAXSEGMENTS);
+	slot->segment = create_segment(size, why);
 	if (slot->segment)
 	{
-		dsm_pin_mapping(slot->segment);
 		toc = shm_toc_create(REFILL_MAGIC, dsm_segment_address(slot->segment),
 							 size);
 		in = shm_mq_create(shm_toc_allocate(toc, REFILL_QUEUE_SIZE),
@@ -368,6 +409,9 @@ start_worker(RefillPool *pool, RefillSlot *slot)
 		{
 			dsm_detach(slot->segment);
 			slot->segment = NULL;
+			snprintf(why, WHY_LEN,
+					 "no background worker slot is free, max_worker_processes is %d",
+					 max_worker_processes);
 		}
 	}
 	MemoryContextSwitchTo(caller);
@@ -457,6 +501,9 @@ read_message(RefillSlot *slot, char *data, Size len)
 				MemoryContextStrdup(answer->context,
 									pq_getmsgrawstring(&message));
 			return true;
+		case 'O':
+			answer->status = REFILL_ORPHANED;
+			return true;
 		case 'E':
 			answer->status = REFILL_FAILED;
 			answer->sqlerrcode = pq_getmsgint(&message, 4);
@@ -524,16 +571,22 @@ poll_slot(RefillPool *pool, RefillSlot *slot)
 	return answer;
 }
 
-/* At most once in a while. */
-static bool
-should_warn(RefillPool *pool)
+/* No query can run: show that, and warn once in a while. */
+static void
+complain(RefillPool *pool, const char *why)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	char	   *text = psprintf("cannot read rows: %s", why);
 
+	launcher_set_error(text);
+	pfree(text);
+	pool->complains = true;
 	if (!TimestampDifferenceExceeds(pool->warned_at, now, REFILL_WARN_MS))
-		return false;
+		return;
 	pool->warned_at = now;
-	return true;
+	ereport(WARNING,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("could not start a live_topn refill worker: %s", why)));
 }
 
 /* Does it go on with a query that nobody wants any more? */
@@ -579,15 +632,19 @@ refill_poll(RefillPool *pool)
 		GetCurrentTimestamp() >= pool->retry_at)
 	{
 		RefillSlot *slot = pool->slots;
+		char		why[WHY_LEN];
 
 		while (slot->segment)
 			slot++;
-		if (start_worker(pool, slot))
+		if (start_worker(pool, slot, why))
+		{
+			if (pool->complains)
+				launcher_set_error("");
+			pool->complains = false;
 			return refill_poll(pool);
-		ereport(workers == 0 && should_warn(pool) ? WARNING : DEBUG1,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("could not start a live_topn refill worker"),
-				 errhint("You may need to increase max_worker_processes.")));
+		}
+		if (workers == 0)
+			complain(pool, why);
 		pool->retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													 REFILL_RETRY_MS);
 	}

@@ -35,6 +35,7 @@
  *				rows are whole in WAL; string, the query as text
  *	'C'			the query is not the one that the caller knows; string, the
  *				query as text; there are no rows
+ *	'O'			the owner does not exist
  *	'E'			error: int32 sqlerrcode, string message
  */
 #ifndef LIVE_TOPN_REFILL_H
@@ -79,6 +80,7 @@ typedef enum RefillStatus
 {
 	REFILL_DONE,
 	REFILL_CHANGED,				/* query_text is another */
+	REFILL_ORPHANED,			/* the owner does not exist */
 	REFILL_FAILED				/* error says why */
 } RefillStatus;
 

@@ -210,10 +210,13 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	uint64		skipped = 0;
 	bool		full;
 
+	initStringInfo(&message);
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(task->row.owner)))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("role with OID %u does not exist", task->row.owner)));
+	{
+		pq_sendbyte(&message, 'O');
+		send_message(out, &message);
+		return;
+	}
 	SetUserIdAndSecContext(task->row.owner, SECURITY_RESTRICTED_OPERATION);
 	catalog_apply_settings(task->row.nsettings, task->row.settings);
 
@@ -227,8 +230,6 @@ run_task(RefillTask *task, shm_mq_handle *out)
 	query = query_analyze(task->row.query, task->row.nargs, task->row.args);
 	PopActiveSnapshot();
 	text = query_to_text(query);
-
-	initStringInfo(&message);
 	if (task->known[0] != '\0' && !query_text_equal(text, task->known))
 	{
 		pq_sendbyte(&message, 'C');

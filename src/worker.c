@@ -37,6 +37,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "wakeup.h"
 #include "worker.h"
@@ -56,6 +57,29 @@ static TimestampTz publish_after;	/* a failure: not before */
 static XLogRecPtr replay_end;	/* up to here an earlier worker may have been */
 static bool looked_ahead;		/* replay_end is where it really was */
 static TimestampTz checkpointed_at;
+
+/*
+ * Have the subscriptions dropped whose owners were dropped while there was no
+ * worker.  As read_catalog.
+ */
+static void
+drop_orphans(List *rows)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ListCell   *lc;
+
+	StartTransactionCommand();
+	foreach(lc, rows)
+	{
+		SubscriptionRow *row = lfirst(lc);
+
+		if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(row->owner)))
+			refill_submit_drop(pool, row->id);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	InvalidateSystemCaches();
+}
 
 /*
  * The subscriptions, and what the read saw.  Reads with today's catalogs: only
@@ -188,6 +212,7 @@ start(MemoryContext context, const char *slot_name)
 	new_slot = decoder_open(slot_name, &apply_ops);
 	rows = read_catalog(&relid, &view);
 	pool = refill_pool_create(context);
+	drop_orphans(rows);
 	apply_startup(context, pool);
 	deliver_startup(context);
 	history_startup(context);

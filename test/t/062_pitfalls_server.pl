@@ -128,7 +128,8 @@ scenario 'B36', 'one broken subscription stops all others' => sub {
 	LiveTopn::Scenario::reconnect();
 	session->listen('s', $top);
 	session->begin('s');
-	wait_for_state $_ => 'error' for qw(a b c);
+	wait_for_state $_ => 'error' for qw(b c);
+	is((state_of('a'))[0], undef, 'a subscription goes with its owner');
 	my $pid = server->worker_pid;
 	run 'UPDATE items SET score = 1000 WHERE id = 6';
 	equals_query 's';
