@@ -19,6 +19,7 @@
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
 #include "optimizer/optimizer.h"
+#include "optimizer/prep.h"
 #include "parser/analyze.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
@@ -286,6 +287,8 @@ fill_quals(TopnQuery *result, ParseState *pstate, Query *source, List *quals)
 	{
 		Node	   *qual = plan_expression(pstate, source, lfirst(lc));
 
+		/* as the planner does: what is never true is not evaluated */
+		qual = (Node *) canonicalize_qual((Expr *) qual, false);
 		result->quals = list_concat(result->quals,
 									make_ands_implicit((Expr *) qual));
 	}

@@ -246,4 +246,14 @@ scenario 'B45', 'payloads are measured in characters' => sub {
 	  'a name that is no channel';
 };
 
+scenario 'never true', 'what the planner drops is not evaluated' => sub {
+	base_table();
+	subscribe s => 'SELECT id FROM items WHERE NOT (score IN (0 / score, NULL))
+		ORDER BY id LIMIT 3';
+	run 'UPDATE items SET score = 0 WHERE id = 3';
+	equals_query 's';
+	saw 's';
+	is(state_of('s'), 'live', 'no division by zero');
+};
+
 done_testing();
