@@ -11,9 +11,9 @@ use lib "$FindBin::Bin/../lib";
 use Test::More;
 
 use LiveTopn::Client;
-use LiveTopn::Json qw(json_object json_string);
 use LiveTopn::Scenario;
-use LiveTopn::Server qw(poll_until sqlstate_of);
+use LiveTopn::Server qw(sqlstate_of);
+use LiveTopn::Session;
 use LiveTopn::Stream;
 
 my $server = LiveTopn::Server->start('names');
@@ -186,6 +186,50 @@ for my $name (grep { /['\\\n%]/ && !/[";]/ && length > 2 } @names)
 			'running', 'its worker is shown');
 		$dbh->disconnect;
 		run "DROP DATABASE $n";
+	};
+}
+
+# Texts of other encodings, in one payload and in parts; bytes that mean nothing
+# where the server does not look.
+my %texts = (
+	LATIN1 => [ "\xe9", "\xff\xa0" ],
+	EUC_JP => [ "\xb4\xc1\xbb\xfa", "\x8f\xb0\xa1", "\x8e\xb1" ],
+	SQL_ASCII => [ "\xff\xfe", "\xc3", "\x80\"\\" ]);
+
+for my $encoding (sort keys %texts)
+{
+	scenario 'encodings', $encoding => sub {
+		run "CREATE DATABASE encoded ENCODING $encoding LOCALE 'C'
+			LOCALE_PROVIDER libc TEMPLATE template0";
+		my $dbh = $server->connect('encoded');
+		my $session = LiveTopn::Session->new($dbh);
+
+		$dbh->do($_)
+		  for 'SET client_min_messages = error',
+		  "SET client_encoding = $encoding", 'CREATE EXTENSION live_topn',
+		  'CREATE TABLE t (id int PRIMARY KEY, v text)';
+		for my $text (@{ $texts{$encoding} })
+		{
+			my $name = "n$text";
+
+			$dbh->do('INSERT INTO t VALUES (1, ?), (2, ?)',
+				undef, $text, $text x 7);
+			$session->subscribe(
+				$name, 'SELECT id, v AS ' . quoted($text)
+				  . ' FROM t ORDER BY v, id LIMIT 3');
+			for my $change (
+				'INSERT INTO t SELECT 3, repeat(v, 5000) FROM t WHERE id = 1',
+				q{UPDATE t SET v = repeat('x', 7800) || v WHERE id = 2},
+				'UPDATE t SET v = repeat(v, 700) WHERE id = 1')
+			{
+				$dbh->do($change);
+				is($session->difference($name), undef, 'the result is right');
+			}
+			$session->unsubscribe($name);
+			$dbh->do('DELETE FROM t');
+		}
+		$dbh->disconnect;
+		run 'DROP DATABASE encoded';
 	};
 }
 
