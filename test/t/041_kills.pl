@@ -203,7 +203,10 @@ sub subscribe
 	my ($name, $table, %options) = @_;
 	my $query = $table->{generator}->query;
 
-	$options{ranks} = $random->pick(qw(relative relative absolute));
+	$options{ranks} =
+	  $query->unranked
+	  ? 'relative'
+	  : $random->pick(qw(relative relative absolute));
 	$options{cushion} = $random->pick(0, 1, 2, undef);
 	$options{args} = $query->args;
 	push @trace,
@@ -233,6 +236,7 @@ sub new_client
 		name => $feed->{name},
 		limit => $feed->{query}->limit,
 		ranks => $feed->{ranks},
+		unranked => $feed->{query}->unranked,
 		keyless => $feed->{query}->keyless);
 
 	$client->expect_crashes;
@@ -250,8 +254,11 @@ sub begin
 
 	if ($feed->{deliver} =~ /notify|both/)
 	{
-		$session->listen($feed->{name}, $feed->{query}->text, ranks => $feed->{ranks},
+		$session->listen(
+			$feed->{name}, $feed->{query}->text,
+			ranks => $feed->{ranks},
 			limit => $feed->{query}->limit,
+			unranked => $feed->{query}->unranked,
 			keyless => $feed->{query}->keyless,
 			truth => $feed->{query}->truth);
 		$session->client($feed->{name})->expect_crashes;
@@ -580,7 +587,7 @@ sub follow_notifications
 		my $client = $old->{clients}{$name};
 
 		$session->listen($name, $old->{text}{$name},
-			map({ $_ => $client->{$_} } qw(limit ranks keyless)),
+			map({ $_ => $client->{$_} } qw(limit ranks keyless unranked)),
 			truth => $old->{queries}{$name});
 		$session->client($name)->expect_crashes;
 		$session->begin($name);
@@ -613,9 +620,12 @@ sub check_feed
 sub compare
 {
 	my ($feed, $what, @entries) = @_;
+	my @lists = map { [ map { "$_->{key} $_->{row}" } @$_ ] }
+	  $feed->{truth}, \@entries;
+
+	@lists = map { [ sort @$_ ] } @lists if $feed->{query}->unranked;
 	my $difference = LiveTopn::Session::describe_difference(
-		'query', [ map { "$_->{key} $_->{row}" } @{ $feed->{truth} } ],
-		$what, [ map { "$_->{key} $_->{row}" } @entries ]);
+		'query', $lists[0], $what, $lists[1]);
 
 	die "$feed->{name}: $difference" if $difference;
 	return;
@@ -724,6 +734,7 @@ sub witness
 	return LiveTopn::Witness->new(
 		name => $feed->{name},
 		client => $feed->{record},
+		unranked => $feed->{query}->unranked,
 		truth => sub {
 			return map { LiveTopn::Query::entry($_) }
 			  @{ $dbh->selectcol_arrayref($query) };

@@ -29,22 +29,23 @@ use warnings;
 
 use LiveTopn::Lsn qw(lsn_cmp);
 
-# Arguments: name; client, with all its batches; truth, a code that returns the
-# result as it is in the copy, as entries.
+# Arguments: name; client, with all its batches; unranked, if its rows have no
+# positions; truth, a code that returns the result as it is in the copy, as
+# entries.
 sub new
 {
 	my ($class, %args) = @_;
-	my $start = _text($args{client}->start_entries);
-
-	return bless {
+	my $self = bless {
 		%args,
 		left => [ $args{client}->batches ],
-		shown => $start,
-		true => $start,
 		open => undef,    # [text, lsn] of the first commit without a batch
 		batches => 0,
 		resets => 0
 	}, $class;
+
+	$self->{shown} = $self->{true} =
+	  $self->_text($args{client}->start_entries);
+	return $self;
 }
 
 sub batches { return $_[0]{batches}; }
@@ -71,7 +72,7 @@ sub after
 	my ($self, $commit) = @_;
 	my $left = $self->{left};
 
-	$self->{true} = _text($self->{truth}->());
+	$self->{true} = $self->_text($self->{truth}->());
 	die "$self->{name}: a batch where no commit is: $left->[0]{json}\n"
 	  if @$left && lsn_cmp($left->[0]{lsn}, $commit->{lsn}) < 0;
 	$self->_take while @$left && $left->[0]{lsn} eq $commit->{lsn};
@@ -101,7 +102,7 @@ sub _take
 	my ($self) = @_;
 	my $batch = shift @{ $self->{left} };
 
-	$self->{shown} = _text(@{ $batch->{after} });
+	$self->{shown} = $self->_text(@{ $batch->{after} });
 	$self->{ _is_reset($batch) ? 'resets' : 'batches' }++;
 	die "$self->{name}: batch $batch->{json} shows\n$self->{shown}\n"
 	  . "query:\n$self->{true}\n"
@@ -121,6 +122,13 @@ sub _is_reset
 	return $batch->{deltas}[0] && $batch->{deltas}[0]{op} eq 'reset';
 }
 
-sub _text { return join "\n", map { "$_->{key} $_->{row}" } @_; }
+sub _text
+{
+	my ($self, @entries) = @_;
+	my @lines = map { "$_->{key} $_->{row}" } @entries;
+
+	@lines = sort @lines if $self->{unranked};
+	return join "\n", @lines;
+}
 
 1;
