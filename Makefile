@@ -17,6 +17,8 @@ OBJS = \
 	src/conversion.o \
 	src/inert.o \
 	src/flatten.o \
+	src/groups.o \
+	src/all_groups.o \
 	src/identity.o \
 	src/depend.o \
 	src/tiers.o \
@@ -24,8 +26,10 @@ OBJS = \
 	src/row.o \
 	src/window.o \
 	src/window_set.o \
+	src/rank.o \
 	src/delta.o \
 	src/delta_moves.o \
+	src/delta_ranks.o \
 	src/batch.o \
 	src/commit_log.o \
 	src/reconcile.o \

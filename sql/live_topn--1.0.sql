@@ -23,7 +23,8 @@ CREATE TABLE live_topn.subscription (
 	old			boolean NOT NULL,
 	"offset"	bigint NOT NULL,
 	"limit"		bigint,
-	session		bigint
+	session		bigint,
+	grouped		boolean NOT NULL
 );
 
 ALTER SEQUENCE live_topn.subscription_id_seq

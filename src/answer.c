@@ -10,72 +10,108 @@
 #include "apply.h"
 #include "deliver.h"
 #include "libpq/pqformat.h"
+#include "port/pg_bswap.h"
+#include "rank.h"
 #include "request.h"
 #include "utils/memutils.h"
 #include "wakeup.h"
 
 static List *requests;			/* of Request, not answered yet */
 
+/* An answer with rows, while it is made. */
+typedef struct RowsAnswer
+{
+	StringInfoData buffer;
+	int64		nrows;
+	bool		too_large;
+} RowsAnswer;
+
 static void
-append_page(StringInfo answer, const Feed *feed, const Window *window)
+append_page(RowsAnswer *answer, const Feed *feed, const Window *window)
 {
 	ResultPage	page = feed_page(feed, window);
+	int64	   *ranks = NULL;
 
+	if (feed->query->ranks != NIL)
+		ranks = rank_page(window, page);
 	for (uint32 i = page.skip; i < page.end; i++)
 	{
-		MinimalTuple tuple = RowTuple(window_nth(window, i));
+		Row		   *row = window_nth(window, i);
+		MinimalTuple tuple = RowTuple(row);
 
-		pq_sendint32(answer, tuple->t_len);
-		pq_sendbytes(answer, (char *) tuple, tuple->t_len);
+		if (ranks)
+			tuple = rank_show(feed->format, row, ranks[i - page.skip]);
+		answer->too_large |= answer->buffer.len + tuple->t_len +
+			2 * sizeof(int32) >= MaxAllocSize;
+		if (answer->too_large)
+			return;
+		pq_sendint32(&answer->buffer, tuple->t_len);
+		pq_sendbytes(&answer->buffer, (char *) tuple, tuple->t_len);
+		answer->nrows++;
+		if (ranks)
+			pfree(tuple);
 	}
+	if (ranks)
+		pfree(ranks);
 }
 
-static Size
-page_size(const Feed *feed, const Window *window)
+static void
+append_result(Feed *feed, const void *arg)
 {
-	ResultPage	page = feed_page(feed, window);
-	Size		size = 0;
+	RowsAnswer *answer = unconstify(void *, arg);
+	uint64		nwindows = window_set_count(feed->windows);
+	Window	  **windows = window_set_list(feed->windows);
 
-	for (uint32 i = page.skip; i < page.end; i++)
-		size += RowTuple(window_nth(window, i))->t_len + sizeof(int32);
-	return size;
+	for (uint64 i = 0; i < nwindows && !answer->too_large; i++)
+		append_page(answer, feed, windows[i]);
+	pfree(windows);
+}
+
+static void
+answer_error_of_feed(Request *request, Feed *feed)
+{
+	char	   *message = psprintf("subscription \"%s\" is in error: %s",
+								   feed->row->name, feed->error);
+
+	request_answer_error(request, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+						 message,
+						 "It goes on by itself when the cause is gone.");
+	pfree(message);
 }
 
 static void
 answer_snapshot(Request *request, Feed *feed)
 {
+	RowsAnswer	answer = {.nrows = 0};
+	StringInfo	buffer = &answer.buffer;
+	int			count_at;
+	uint64		count;
 	char	   *text = template_text(feed->template, feed->params);
-	Size		size = strlen(text) + 100;
-	uint64		nwindows = window_set_count(feed->windows);
-	uint64		position = 0;
-	Window	  **windows;
-	Window	   *window;
-	StringInfoData answer;
 
-	while ((window = window_set_next(feed->windows, &position)) != NULL)
-		size += page_size(feed, window);
-	if (size >= MaxAllocSize)
-	{
-		pfree(text);
+	initStringInfo(buffer);
+	pq_sendint64(buffer, feed->seq);
+	pq_sendint64(buffer, apply_position()->lsn);
+	pq_sendint32(buffer, strlen(text));
+	pq_sendbytes(buffer, text, strlen(text));
+	pfree(text);
+	count_at = buffer->len;
+	pq_sendint64(buffer, 0);
+	if (feed->query->inert)
+		append_result(feed, &answer);
+	else
+		feed_run_safely(feed, append_result, &answer);
+	count = pg_hton64(answer.nrows);
+	memcpy(buffer->data + count_at, &count, sizeof(count));
+
+	if (feed->error)
+		answer_error_of_feed(request, feed);
+	else if (answer.too_large)
 		request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
 							 "result is larger than 1 GB",
 							 "Receive it as batches.");
-		return;
-	}
-
-	initStringInfo(&answer);
-	pq_sendint64(&answer, feed->seq);
-	pq_sendint64(&answer, apply_position()->lsn);
-	pq_sendint32(&answer, strlen(text));
-	pq_sendbytes(&answer, text, strlen(text));
-	pfree(text);
-	pq_sendint64(&answer, feed_result_rows(feed));
-	windows = window_set_list(feed->windows);
-	for (uint64 i = 0; i < nwindows; i++)
-		append_page(&answer, feed, windows[i]);
-	pfree(windows);
-	request_answer(request, &answer);
-	pfree(answer.data);
+	else
+		request_answer(request, buffer);
+	pfree(buffer->data);
 }
 
 static void
@@ -193,15 +229,7 @@ answer_of_feed(Request *request)
 		request_answer_error(request, ERRCODE_UNDEFINED_OBJECT,
 							 "subscription does not exist", NULL);
 	else if (feed->error)
-	{
-		char	   *message = psprintf("subscription \"%s\" is in error: %s",
-									   feed->row->name, feed->error);
-
-		request_answer_error(request, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-							 message,
-							 "It goes on by itself when the cause is gone.");
-		pfree(message);
-	}
+		answer_error_of_feed(request, feed);
 	else if (request->args.kind == REQUEST_SNAPSHOT)
 		answer_snapshot(request, feed);
 	else

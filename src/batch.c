@@ -33,6 +33,8 @@ struct BatchFormat
 	FmgrInfo   *to_json;
 	char	  **names;			/* of visible columns, as JSON with colon */
 	char	  **key_names;
+	char	  **group_names;
+	Bitmapset  *ranks;			/* columns that show the rank */
 };
 
 static char *
@@ -145,6 +147,7 @@ BatchFormat *
 batch_format(const TopnQuery *query, TupleDesc desc)
 {
 	BatchFormat *format = palloc0(sizeof(BatchFormat));
+	ListCell   *lc;
 
 	format->query = query;
 	format->desc = desc;
@@ -160,17 +163,35 @@ batch_format(const TopnQuery *query, TupleDesc desc)
 		format->names[i] = json_name(NameStr(TupleDescAttr(desc, i)->attname));
 	for (int i = 0; i < query->nkeys; i++)
 		format->key_names[i] = json_name(query->key_names[i]);
+	format->group_names = palloc0(sizeof(char *) * Max(query->ngroups, 1));
+	for (int i = 0; i < query->ngroups; i++)
+		format->group_names[i] = json_name(query->group_names[i]);
+	foreach(lc, query->ranks)
+		format->ranks = bms_add_member(format->ranks, lfirst_int(lc));
 	return format;
 }
 
+/* A row as it is shown. */
+typedef struct Shown
+{
+	MinimalTuple tuple;
+	int64		rank;			/* 0: the tuple has it where it is shown */
+} Shown;
+
 static void
-append_value(StringInfo out, BatchFormat *format, MinimalTuple tuple,
+append_value(StringInfo out, BatchFormat *format, Shown shown,
 			 AttrNumber attno)
 {
+	MinimalTuple tuple = shown.tuple;
 	HeapTupleData heap;
 	Datum		datum;
 	bool		isnull;
 
+	if (shown.rank > 0 && bms_is_member(attno, format->ranks))
+	{
+		appendStringInfo(out, INT64_FORMAT, shown.rank);
+		return;
+	}
 	heap.t_len = tuple->t_len + MINIMAL_TUPLE_OFFSET;
 	heap.t_data = (HeapTupleHeader) ((char *) tuple - MINIMAL_TUPLE_OFFSET);
 	datum = heap_getattr(&heap, attno, format->desc, &isnull);
@@ -196,7 +217,7 @@ append_value(StringInfo out, BatchFormat *format, MinimalTuple tuple,
 
 /* An object of n columns; attnos is NULL for the first n of the row. */
 static void
-append_object(StringInfo out, BatchFormat *format, MinimalTuple tuple,
+append_object(StringInfo out, BatchFormat *format, Shown shown,
 			  const char *label, int n, char **names,
 			  const AttrNumber *attnos)
 {
@@ -206,68 +227,97 @@ append_object(StringInfo out, BatchFormat *format, MinimalTuple tuple,
 		if (i > 0)
 			appendStringInfoChar(out, ',');
 		appendStringInfoString(out, names[i]);
-		append_value(out, format, tuple, attnos ? attnos[i] : i + 1);
+		append_value(out, format, shown, attnos ? attnos[i] : i + 1);
 	}
 	appendStringInfoChar(out, '}');
 }
 
+/* Which row it is, and in which group. */
 static void
-append_key(StringInfo out, BatchFormat *format, MinimalTuple tuple)
+append_key(StringInfo out, BatchFormat *format, Shown shown)
 {
-	append_object(out, format, tuple, "key", format->query->nkeys,
-				  format->key_names, format->query->keys);
+	const TopnQuery *query = format->query;
+
+	if (query->ngroups > 0)
+	{
+		append_object(out, format, shown, "group", query->ngroups,
+					  format->group_names, query->groups);
+		appendStringInfoChar(out, ',');
+	}
+	append_object(out, format, shown, "key", query->nkeys, format->key_names,
+				  query->keys);
 }
 
 static void
-append_row(StringInfo out, BatchFormat *format, MinimalTuple tuple,
+append_row(StringInfo out, BatchFormat *format, Shown shown,
 		   const char *label)
 {
-	append_object(out, format, tuple, label, format->query->nvisible,
+	append_object(out, format, shown, label, format->query->nvisible,
 				  format->names, NULL);
+}
+
+static void
+append_reset_row(StringInfo out, BatchFormat *format, Shown shown)
+{
+	appendStringInfoChar(out, '{');
+	append_key(out, format, shown);
+	appendStringInfoChar(out, ',');
+	append_row(out, format, shown, "row");
+	appendStringInfoChar(out, '}');
 }
 
 void
 batch_append_row(StringInfo out, BatchFormat *format, MinimalTuple tuple)
 {
-	appendStringInfoChar(out, '{');
-	append_key(out, format, tuple);
-	appendStringInfoChar(out, ',');
-	append_row(out, format, tuple, "row");
-	appendStringInfoChar(out, '}');
+	append_reset_row(out, format, (Shown) {.tuple = tuple});
 }
 
 /* The visible columns that differ, if any, as one of the two rows has them. */
 static void
 append_changed(StringInfo out, BatchFormat *format, const RowFormat *rows,
-			   const Delta *delta, const char *label, const Row *row)
+			   const Delta *delta, const char *label, Shown shown)
 {
 	bool		any = false;
 
 	for (int i = 0; i < format->query->nvisible; i++)
 	{
-		if (row_column_equal(rows, delta->old, delta->row, i + 1))
+		if (bms_is_member(i + 1, format->ranks) ?
+			delta->old_rank == delta->rank :
+			row_column_equal(rows, delta->old, delta->row, i + 1))
 			continue;
 		if (any)
 			appendStringInfoChar(out, ',');
 		else
 			appendStringInfo(out, ",\"%s\":{", label);
 		appendStringInfoString(out, format->names[i]);
-		append_value(out, format, RowTuple(row), i + 1);
+		append_value(out, format, shown, i + 1);
 		any = true;
 	}
 	if (any)
 		appendStringInfoChar(out, '}');
 }
 
+static Shown
+shown_before(const Delta *delta)
+{
+	return (Shown) {RowTuple(delta->old), delta->old_rank};
+}
+
+static Shown
+shown_after(const Delta *delta)
+{
+	return (Shown) {RowTuple(delta->row), delta->rank};
+}
+
 static void
 append_set(StringInfo out, BatchFormat *format, const RowFormat *rows,
 		   const Delta *delta, bool old)
 {
-	if (delta->old == delta->row)
+	if (delta->old == delta->row && delta->old_rank == delta->rank)
 		return;
-	append_changed(out, format, rows, delta, "set", delta->row);
+	append_changed(out, format, rows, delta, "set", shown_after(delta));
 	if (old)
-		append_changed(out, format, rows, delta, "old", delta->old);
+		append_changed(out, format, rows, delta, "old", shown_before(delta));
 }
 
 /* The beginning of a delta, with a position if the row has one. */
@@ -287,28 +337,28 @@ append_delta(StringInfo out, BatchFormat *format, const RowFormat *rows,
 	{
 		case DELTA_LEAVE:
 			append_op(out, "leave", delta->from);
-			append_key(out, format, RowTuple(delta->old));
+			append_key(out, format, shown_before(delta));
 			if (old)
 			{
 				appendStringInfoChar(out, ',');
-				append_row(out, format, RowTuple(delta->old), "old");
+				append_row(out, format, shown_before(delta), "old");
 			}
 			break;
 		case DELTA_MOVE:
 			appendStringInfo(out, "{\"op\":\"move\",\"from\":%u,\"to\":%u,",
 							 delta->from, delta->to);
-			append_key(out, format, RowTuple(delta->row));
+			append_key(out, format, shown_after(delta));
 			append_set(out, format, rows, delta, old);
 			break;
 		case DELTA_ENTER:
 			append_op(out, "enter", delta->to);
-			append_key(out, format, RowTuple(delta->row));
+			append_key(out, format, shown_after(delta));
 			appendStringInfoChar(out, ',');
-			append_row(out, format, RowTuple(delta->row), "row");
+			append_row(out, format, shown_after(delta), "row");
 			break;
 		case DELTA_UPDATE:
 			append_op(out, "update", delta->to);
-			append_key(out, format, RowTuple(delta->row));
+			append_key(out, format, shown_after(delta));
 			append_set(out, format, rows, delta, old);
 			break;
 	}
@@ -324,6 +374,8 @@ batch_free(Batch *batch)
 		row_unref(batch->rows[i]);
 	if (batch->rows)
 		pfree(batch->rows);
+	if (batch->ranks)
+		pfree(batch->ranks);
 	if (batch->error)
 		pfree(batch->error);
 	pfree(batch);
@@ -393,7 +445,10 @@ batch_append(StringInfo out, const char *name, const Batch *batch,
 		{
 			if (i > 0)
 				appendStringInfoChar(out, ',');
-			batch_append_row(out, format, RowTuple(batch->rows[i]));
+			append_reset_row(out, format, (Shown) {
+				RowTuple(batch->rows[i]),
+				batch->ranks ? batch->ranks[i] : 0
+			});
 		}
 		appendStringInfoString(out, "]}");
 	}

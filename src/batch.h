@@ -39,6 +39,7 @@ typedef struct Batch
 	DeltaScript *script;		/* NULL: reset */
 	int			nrows;			/* of the reset */
 	Row		  **rows;
+	int64	   *ranks;			/* NULL if no column shows them */
 } Batch;
 
 /* A batch's memory, and its references. */

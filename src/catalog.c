@@ -89,6 +89,7 @@ catalog_row(HeapTuple tuple, TupleDesc desc)
 	row->old = DatumGetBool(VALUE(old));
 	row->offset = DatumGetInt64(VALUE(offset));
 	row->limit = IS_NULL(limit) ? NO_LIMIT : DatumGetInt64(VALUE(limit));
+	row->grouped = DatumGetBool(VALUE(grouped));
 
 #undef VALUE
 #undef IS_NULL

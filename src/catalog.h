@@ -30,7 +30,8 @@
 #define Anum_subscription_offset	13	/* bigint */
 #define Anum_subscription_limit		14	/* bigint or null */
 #define Anum_subscription_session	15	/* bigint or null */
-#define Natts_subscription			15
+#define Anum_subscription_grouped	16	/* boolean */
+#define Natts_subscription			16
 
 typedef struct SubscriptionRow
 {
@@ -51,6 +52,7 @@ typedef struct SubscriptionRow
 	int64		offset;			/* at first those of the query */
 	int64		limit;
 	int64		session;		/* see session.h; 0: not tied to one */
+	bool		grouped;		/* these are of each group */
 } SubscriptionRow;
 
 /* The table's OID by today's catalogs, InvalidOid without the extension. */

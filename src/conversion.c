@@ -208,6 +208,9 @@ analyzed_literal_walker(Node *node, LiteralCheck *check)
 		check_time_literal(check->pstate, ((Const *) node)->consttype,
 						   check->literal->val.sval.sval,
 						   check->literal->location);
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, analyzed_literal_walker,
+								 check, 0);
 	return expression_tree_walker(node, analyzed_literal_walker, check);
 }
 
@@ -220,8 +223,7 @@ raw_literal_walker(Node *node, LiteralCheck *check)
 		IsA(&((A_Const *) node)->val.node, String))
 	{
 		check->literal = (A_Const *) node;
-		analyzed_literal_walker((Node *) check->query->targetList, check);
-		analyzed_literal_walker(check->query->jointree->quals, check);
+		analyzed_literal_walker((Node *) check->query, check);
 	}
 	return raw_expression_tree_walker(node, raw_literal_walker, check);
 }

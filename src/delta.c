@@ -38,6 +38,7 @@ delta_add_place(const Differ *differ, Places *places, Row *old, Row *row,
 	place->row = row;
 	place->before = before ? before - differ->before.skip : 0;
 	place->after = after ? after - differ->after.skip : 0;
+	place->old_rank = place->rank = 0;
 }
 
 static int
@@ -256,6 +257,18 @@ untouched_after(const Differ *differ, uint32 n)
 			high = middle;
 	}
 	return n + low;
+}
+
+Row *
+delta_old_row(const Differ *differ, uint32 n, int *touched)
+{
+	while (*touched < differ->nold &&
+		   differ->by_old[*touched]->before < n)
+		(*touched)++;
+	if (*touched < differ->nold && differ->by_old[*touched]->before == n)
+		return differ->by_old[*touched]->old;
+	return window_nth(differ->window,
+					  untouched_after(differ, n - *touched) - 1);
 }
 
 void
@@ -568,6 +581,8 @@ append_deltas(DeltaScript *script, DeltaOp op, const Places *places)
 		delta->to = place->after;
 		delta->old = op == DELTA_ENTER ? NULL : row_ref(place->old);
 		delta->row = op == DELTA_LEAVE ? NULL : row_ref(place->row);
+		delta->old_rank = place->old_rank;
+		delta->rank = place->rank;
 	}
 }
 
@@ -621,6 +636,8 @@ delta_append(DeltaScript *script, Window *window, ResultPage before,
 			differ.updates.items[kept++] = *update;
 	}
 	differ.updates.n = kept;
+	if (window->set->format->query->ranks != NIL)
+		delta_add_ranks(&differ);
 
 	make_room(script, (uint64) differ.leaves.n + differ.moves.n +
 			  differ.enters.n + differ.updates.n);

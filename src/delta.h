@@ -22,6 +22,8 @@ typedef struct Delta
 	uint32		to;
 	Row		   *old;			/* NULL for enter; holds a reference */
 	Row		   *row;			/* NULL for leave; holds a reference */
+	int64		old_rank;		/* as the query counts; 0 if no column shows */
+	int64		rank;			/* it */
 } Delta;
 
 typedef struct DeltaScript

@@ -25,6 +25,8 @@ typedef struct Place
 	Row		   *row;
 	uint32		before;
 	uint32		after;
+	int64		old_rank;		/* as a column shows it, if one does; else 0 */
+	int64		rank;
 } Place;
 
 typedef struct Places
@@ -80,5 +82,17 @@ extern void delta_find_moves(Differ *differ);
 
 /* Set the positions of the deltas made of moves, each as of its turn. */
 extern void delta_position_moves(Differ *differ, Delta *deltas);
+
+/*
+ * The n-th row of the whole list before, from 1; *touched begins at 0 and is
+ * kept between calls with ascending n.
+ */
+extern Row *delta_old_row(const Differ *differ, uint32 n, int *touched);
+
+/*
+ * Fill in ranks; rows of which nothing but the rank has changed are added to
+ * the updates.  All else is done, relative or absolute.
+ */
+extern void delta_add_ranks(Differ *differ);
 
 #endif							/* LIVE_TOPN_DELTA_PRIVATE_H */

@@ -25,6 +25,7 @@
 #include "utils/timestamp.h"
 
 #define MAX_BACKOFF_MS		60000
+#define MAX_GROUP_CUSHION	10
 
 typedef struct FeedEntry
 {
@@ -65,13 +66,17 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 static void
 set_page(Feed *feed, int64 offset, int64 limit)
 {
+	bool		grouped = feed->row->grouped;
+
 	feed->offset = offset;
 	feed->limit = limit;
 	feed->cushion = feed->row->cushion;
-	if (feed->cushion < 0)
+	if (feed->cushion < 0 && grouped)
+		feed->cushion = Max(1, Min(limit / 5, MAX_GROUP_CUSHION));
+	else if (feed->cushion < 0)
 		feed->cushion = Max(5, Min(limit / 5, INT_MAX / 4));
-	if (limit == 0)
-		feed->cushion = Max(feed->cushion, 1);
+	if (limit == 0 || (feed->query && feed->query->bound != InvalidAttrNumber))
+		feed->cushion = Max(feed->cushion, 1);	/* never to hold nothing */
 	if (limit == NO_LIMIT)
 		feed->cushion = 0;
 }
@@ -216,6 +221,7 @@ feed_set_query(Feed *feed, const char *text)
 	feed->batch_format = template->batch_format;
 	feed->windows = window_set_create(feed->format, feed->params,
 									  template->rows);
+	set_page(feed, feed->offset, feed->limit);	/* the cushion */
 	route_join(feed);
 
 	feed->full = false;

@@ -308,6 +308,15 @@ extern bool feed_is_current(const Feed *feed);
 
 extern bool feed_all_current(void);
 
+/*
+ * Do something in a transaction, as the owner and restricted: expressions of
+ * the query, and comparison functions of its types, run here.  An error puts
+ * the feed in error.
+ */
+extern void feed_run_safely(Feed *feed,
+							void (*function) (Feed *feed, const void *arg),
+							const void *arg);
+
 /* The result as ranks in a window, which must not be short. */
 extern ResultPage feed_page(const Feed *feed, const Window *window);
 

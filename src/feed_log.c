@@ -11,6 +11,7 @@
 #include "deliver.h"
 #include "feed_private.h"
 #include "query_check.h"
+#include "rank.h"
 #include "route.h"
 #include "storage/procarray.h"
 #include "utils/timestamp.h"
@@ -23,23 +24,11 @@ feed_needed_rows(const Feed *feed)
 	return Min(feed->offset + feed->limit, PG_UINT32_MAX);
 }
 
-uint32
-feed_needed_in(const Feed *feed, const Window *window)
+/* Rows to skip of those that are held: others are only counted. */
+static int64
+offset_in(const Feed *feed, const Window *window)
 {
-	int64		offset = feed->offset - Min(feed->offset, window->set->before);
-
-	return Min(offset + feed->limit, PG_UINT32_MAX);
-}
-
-bool
-feed_has_open_ties(const Feed *feed, const Window *window)
-{
-	uint32		needed = feed_needed_in(feed, window);
-
-	return feed->query->nties > 0 && feed->limit > 0 &&
-		window->end == WINDOW_BOUNDED && window_size(window) >= needed &&
-		row_compare_prefix(feed->format, window_nth(window, needed - 1),
-						   window->high, feed->query->nties) == 0;
+	return feed->offset - Min(feed->offset, window->set->before);
 }
 
 bool
@@ -50,6 +39,12 @@ feed_is_too_large(const Feed *feed)
 		 feed->windows->nrows > MAX_HELD_ROWS);
 }
 
+uint32
+feed_last_rank(const Feed *feed, const Window *window)
+{
+	return rank_last(window, offset_in(feed, window), feed->limit);
+}
+
 bool
 feed_window_is_short(const Feed *feed, const Window *window)
 {
@@ -57,8 +52,7 @@ feed_window_is_short(const Feed *feed, const Window *window)
 		return true;
 	if (window->end != WINDOW_BOUNDED)
 		return window->end == WINDOW_NOTHING;
-	return window_size(window) < feed_needed_in(feed, window) ||
-		feed_has_open_ties(feed, window);
+	return rank_is_open(window, feed_last_rank(feed, window));
 }
 
 /* Look at the windows that changed: what do they need? */
@@ -74,24 +68,27 @@ look_at_windows(const Feed *feed)
 bool
 feed_is_short(const Feed *feed)
 {
+	WindowSet  *set = feed->windows;
+
 	look_at_windows(feed);
-	return !dlist_is_empty(&feed->windows->needy[NEED_RESULT]);
+	return (!set->only && window_set_is_lost(set)) ||
+		!dlist_is_empty(&set->needy[NEED_RESULT]);
 }
 
 ResultPage
 feed_page(const Feed *feed, const Window *window)
 {
-	uint32		size = window_size(window);
-	uint32		needed = feed_needed_in(feed, window);
-	ResultPage	page = {
-		.skip = Min(feed->offset - Min(feed->offset, window->set->before),
-					size),
-		.end = Min(needed, size)
-	};
+	const TopnQuery *query = feed->query;
+	int64		offset = offset_in(feed, window);
+	uint32		last = feed_last_rank(feed, window);
+	ResultPage	page = {.end = rank_end(window, last)};
 
-	if (feed->query->nties > 0 && feed->limit > 0 && size > needed)
-		page.end = window_count_upto(window, window_nth(window, needed - 1),
-									 feed->query->nties);
+	/* rows are skipped one by one, unless they are skipped by rank */
+	page.skip = query->rank == RANK_WITH_TIES ?
+		Min(offset, window_size(window)) :
+		rank_end(window, Min(offset, PG_UINT32_MAX));
+	if (feed->limit == 0 || page.end < page.skip)
+		page.end = page.skip;
 	return page;
 }
 
@@ -180,10 +177,21 @@ make_reset(Feed *feed)
 	}
 	batch->rows = palloc_extended(sizeof(Row *) * Max(nrows, 1),
 								  MCXT_ALLOC_HUGE);
+	if (feed->query->ranks != NIL)
+		batch->ranks = palloc_extended(sizeof(int64) * Max(nrows, 1),
+									   MCXT_ALLOC_HUGE);
 	for (uint64 i = 0; i < nwindows; i++)
 	{
 		ResultPage	page = feed_page(feed, windows[i]);
 
+		if (batch->ranks)
+		{
+			int64	   *ranks = rank_page(windows[i], page);
+
+			memcpy(batch->ranks + batch->nrows, ranks,
+				   sizeof(int64) * (page.end - page.skip));
+			pfree(ranks);
+		}
 		for (uint32 n = page.skip; n < page.end; n++)
 			batch->rows[batch->nrows++] = row_ref(window_nth(windows[i], n));
 	}
@@ -385,7 +393,7 @@ apply_change(Feed *feed, const Change *change)
 		feed->lost = true;		/* and a refill will tell whether it stays so */
 	}
 	else if (last && window_size(last) >
-			 2 * ((uint64) feed_needed_in(feed, last) + feed->cushion) + 1000)
+			 2 * ((uint64) feed_last_rank(feed, last) + feed->cushion) + 1000)
 		feed_trim(feed, last);
 }
 

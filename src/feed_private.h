@@ -40,15 +40,6 @@ extern void feed_activate(Feed *feed);
 /* There is nothing to be done until the next feed_activate. */
 extern void feed_rest(Feed *feed);
 
-/*
- * Do something in a transaction, as the owner and restricted: expressions of
- * the query, and comparison functions of its types, run here.  An error puts
- * the feed in error.
- */
-extern void feed_run_safely(Feed *feed,
-							void (*function) (Feed *feed, const void *arg),
-							const void *arg);
-
 /* Show that part of the ordered rows. */
 extern void feed_move_page(Feed *feed, int64 offset, int64 limit);
 
@@ -74,17 +65,14 @@ extern TimestampTz feed_next_lease_end(void);
 
 /* ---- feed_log.c ---- */
 
-/* How many rows a window must hold, at least, to know its result. */
+/* How many rows a window must hold, at least, that begins with the first. */
 extern uint32 feed_needed_rows(const Feed *feed);
-
-/* The same without the rows before it that are counted. */
-extern uint32 feed_needed_in(const Feed *feed, const Window *window);
-
-/* May rows that were not read yet be equal to the last one of the result? */
-extern bool feed_has_open_ties(const Feed *feed, const Window *window);
 
 /* Is there no limit, and more held than we may hold? */
 extern bool feed_is_too_large(const Feed *feed);
+
+/* The last rank that belongs to the result of the window's group. */
+extern uint32 feed_last_rank(const Feed *feed, const Window *window);
 
 /* Does the window hold too few rows to know its result? */
 extern bool feed_window_is_short(const Feed *feed, const Window *window);

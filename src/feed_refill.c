@@ -45,11 +45,11 @@ static uint64
 missing_rows(const Feed *feed, const Window *window)
 {
 	uint32		size = window_size(window);
-	uint64		limit = (uint64) feed_needed_in(feed, window) + feed->cushion;
+	uint64		limit = (uint64) feed_last_rank(feed, window) + feed->cushion;
 
 	limit -= Min(limit - 1, size);
-	if (feed_has_open_ties(feed, window))
-		limit = Max(limit, size);
+	if (feed->query->rank != RANK_ROWS && feed_window_is_short(feed, window))
+		limit = Max(limit, size);	/* nobody knows how many ties there are */
 	return limit;
 }
 
@@ -57,7 +57,7 @@ missing_rows(const Feed *feed, const Window *window)
 static uint64
 wanted_rows(const Feed *feed, const Window *window)
 {
-	uint64		wanted = feed_needed_in(feed, window);
+	uint64		wanted = feed_last_rank(feed, window);
 
 	if (!feed_window_is_short(feed, window))
 	{
@@ -138,7 +138,8 @@ feed_request_rows(Feed *feed)
 		feed->reads[feed->nreads++] = (FeedRead) {
 			.everything = true,
 			.skip = feed_slice_skip(feed),
-			.limit = feed_needed_rows(feed) + feed->cushion
+			.limit = (set->only ? feed_needed_rows(feed) : 0) +
+				(uint64) feed->cushion
 		};
 	}
 	else
@@ -378,7 +379,9 @@ make_read(Feed *feed)
 	if (everything)
 	{
 		while ((window = window_set_next(read, &position)) != NULL)
-			set_read_end(window, feed->reads[0].limit - answer->skipped);
+			set_read_end(window, read->only ?
+						 feed->reads[0].limit - answer->skipped :
+						 feed_last_rank(feed, window) + feed->reads[0].limit);
 	}
 	else
 	{

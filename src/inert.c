@@ -116,11 +116,11 @@ not_inert_walker(Node *node, void *context)
 }
 
 static bool
-is_inert_order(const TopnQuery *query)
+is_inert_order(int n, const SortKey *keys)
 {
-	for (int i = 0; i < query->nsort; i++)
+	for (int i = 0; i < n; i++)
 	{
-		SortKey    *key = &query->sort[i];
+		const SortKey *key = &keys[i];
 		Oid			opfamily;
 		Oid			opcintype;
 		OrderStrategy strategy;
@@ -144,5 +144,6 @@ is_inert_query(const TopnQuery *query)
 {
 	return !not_inert_walker((Node *) query->quals, NULL) &&
 		!not_inert_walker((Node *) query->targetlist, NULL) &&
-		is_inert_order(query);
+		is_inert_order(query->nsort, query->sort) &&
+		is_inert_order(query->ngroups, query->group_order);
 }

@@ -24,6 +24,7 @@
 #include "utils/snapmgr.h"
 
 #include "compat.h"
+#include "all_groups.h"
 #include "flatten.h"
 #include "query.h"
 #include "tiers.h"
@@ -155,9 +156,8 @@ row_noop(DestReceiver *self)
 }
 
 static uint64
-read_tier(TopnQuery *query, Tier *tier, uint64 limit, DestReceiver *dest)
+run_plan(PlannedStmt *plan, DestReceiver *dest)
 {
-	PlannedStmt *plan = plan_tier(query, tier, limit);
 	QueryDesc  *desc = CreateQueryDesc(plan, "live_topn keyset query",
 									   GetActiveSnapshot(), InvalidSnapshot,
 									   dest, NULL, NULL, 0);
@@ -173,7 +173,27 @@ read_tier(TopnQuery *query, Tier *tier, uint64 limit, DestReceiver *dest)
 }
 
 static uint64
-read_rows(TopnQuery *query, MinimalTuple boundary, TierStart start,
+read_tiers(TopnQuery *query, TupleTableSlot *boundary, TierStart start,
+		   uint64 limit, DestReceiver *dest)
+{
+	uint64		result = 0;
+	ListCell   *lc;
+
+	foreach(lc, make_tiers(query, boundary, start))
+	{
+		result += run_plan(plan_tier(query, lfirst(lc), limit - result), dest);
+		if (result >= limit)
+			break;
+	}
+	return result;
+}
+
+/*
+ * Rows of all groups, or of the group of a row: with start those that are after
+ * or from it on.
+ */
+static uint64
+read_rows(TopnQuery *query, MinimalTuple row, bool bounded, TierStart start,
 		  uint64 skip, uint64 limit, DestReceiver *dest)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
@@ -181,10 +201,9 @@ read_rows(TopnQuery *query, MinimalTuple boundary, TierStart start,
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	TupleDesc	desc = query_row_desc(query);
-	TupleTableSlot *boundary_slot = NULL;
+	TupleTableSlot *slot = NULL;
 	RowReceiver receiver = {.skip = skip};
 	uint64		result = 0;
-	ListCell   *lc;
 
 	receiver.pub.receiveSlot = row_receive;
 	receiver.pub.rStartup = row_startup;
@@ -196,27 +215,25 @@ read_rows(TopnQuery *query, MinimalTuple boundary, TierStart start,
 	receiver.row_context = AllocSetContextCreate(context, "live_topn row",
 												 ALLOCSET_DEFAULT_SIZES);
 
-	if (boundary != NULL)
+	if (row != NULL)
 	{
-		boundary_slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
-		ExecStoreMinimalTuple(boundary, boundary_slot, false);
+		slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+		ExecStoreMinimalTuple(row, slot, false);
 	}
 
 	dest->rStartup(dest, CMD_SELECT, desc);
-	if (limit > 0)
-	{
-		foreach(lc, make_tiers(query, boundary_slot, start))
-		{
-			result += read_tier(query, lfirst(lc), limit - result,
-								&receiver.pub);
-			if (result >= limit)
-				break;
-		}
-	}
+	if (row == NULL && query->ngroups > 0)
+		result = run_plan(plan_query(query_all_groups(query, limit)),
+						  &receiver.pub);
+	else if (limit > 0)
+		result = read_tiers(query->ngroups > 0 ?
+							query_of_group(query, slot) : query,
+							bounded ? slot : NULL, start, limit,
+							&receiver.pub);
 	dest->rShutdown(dest);
 
-	if (boundary_slot != NULL)
-		ExecDropSingleTupleTableSlot(boundary_slot);
+	if (slot != NULL)
+		ExecDropSingleTupleTableSlot(slot);
 	ExecDropSingleTupleTableSlot(receiver.slot);
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
@@ -224,17 +241,17 @@ read_rows(TopnQuery *query, MinimalTuple boundary, TierStart start,
 }
 
 uint64
-query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
+query_read(TopnQuery *query, MinimalTuple row, bool after, uint64 limit,
 		   DestReceiver *dest)
 {
-	return read_rows(query, after, TIERS_AFTER, 0, limit, dest);
+	return read_rows(query, row, after, TIERS_AFTER, 0, limit, dest);
 }
 
 uint64
 query_read_skipping(TopnQuery *query, uint64 skip, uint64 limit,
 					DestReceiver *dest)
 {
-	return read_rows(query, NULL, TIERS_AFTER, skip - 1, limit, dest);
+	return read_rows(query, NULL, false, TIERS_AFTER, skip - 1, limit, dest);
 }
 
 /* The order of a sort clause, reversed. */
@@ -272,7 +289,7 @@ query_read_backward(TopnQuery *query, MinimalTuple from, uint64 limit,
 	backward.source = copyObject(query->source);
 	foreach(lc, backward.source->sortClause)
 		lfirst(lc) = reverse(lfirst(lc));
-	return read_rows(&backward, from, TIERS_FROM, 0, limit, dest);
+	return read_rows(&backward, from, true, TIERS_FROM, 0, limit, dest);
 }
 
 /* ----- For people ----- */
@@ -292,40 +309,58 @@ text_array(ArrayType *array, char ***result)
 	return count;
 }
 
+/* Fill in a value that is given as text. */
+static void
+fill_value(TupleTableSlot *slot, AttrNumber attno, char *value)
+{
+	Form_pg_attribute attr = TupleDescAttr(slot->tts_tupleDescriptor,
+										   attno - 1);
+	Oid			typinput;
+	Oid			typioparam;
+
+	getTypeInputInfo(attr->atttypid, &typinput, &typioparam);
+	slot->tts_values[attno - 1] =
+		OidInputFunctionCall(typinput, value, typioparam, attr->atttypmod);
+	slot->tts_isnull[attno - 1] = value == NULL;
+}
+
 /*
- * A row with values for the sort columns only.
+ * A row with values for the partition keys and the sort columns only.
  */
 static TupleTableSlot *
 boundary_row(TopnQuery *query, ArrayType *array)
 {
 	TupleDesc	desc = query_row_desc(query);
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+	int			expected = query->ngroups + query->nsort;
 	char	  **values;
 	int			count = text_array(array, &values);
 
-	if (count != query->nsort)
+	if (count != expected)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("wrong number of values for the boundary"),
 				 errdetail("Expected %d values but got %d.",
-						   query->nsort, count),
+						   expected, count),
+				 query->ngroups > 0 ?
+				 errhint("Give the values of the partition keys, then of the columns in ORDER BY, then those of the identity that are not among these.") :
 				 errhint("Give the values of the columns in ORDER BY, then those of the identity that are not among these.")));
 
 	ExecStoreAllNullTuple(slot);
-	for (int i = 0; i < count; i++)
-	{
-		AttrNumber	attno = query->sort[i].attno;
-		Form_pg_attribute attr = TupleDescAttr(desc, attno - 1);
-		Oid			typinput;
-		Oid			typioparam;
-
-		getTypeInputInfo(attr->atttypid, &typinput, &typioparam);
-		slot->tts_values[attno - 1] =
-			OidInputFunctionCall(typinput, values[i], typioparam,
-								 attr->atttypmod);
-		slot->tts_isnull[attno - 1] = values[i] == NULL;
-	}
+	for (int i = 0; i < query->ngroups; i++)
+		fill_value(slot, query->groups[i], values[i]);
+	for (int i = 0; i < query->nsort; i++)
+		fill_value(slot, query->sort[i].attno, values[query->ngroups + i]);
 	return slot;
+}
+
+static void
+put_query(ReturnSetInfo *rsinfo, Query *query)
+{
+	Datum		value = CStringGetTextDatum(pg_get_querydef(query, false));
+	bool		isnull = false;
+
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
 }
 
 /*
@@ -357,16 +392,19 @@ live_topn_keyset_queries(PG_FUNCTION_ARGS)
 		after = boundary_row(query, PG_GETARG_ARRAYTYPE_P(2));
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	if (query->ngroups > 0 && after == NULL)
+	{
+		put_query(rsinfo, query_all_groups(query, 0));
+		return (Datum) 0;
+	}
+	if (query->ngroups > 0)
+		query = query_of_group(query, after);
 	foreach(lc, make_tiers(query, after, TIERS_AFTER))
 	{
 		Tier	   *tier = lfirst(lc);
-		Datum		value;
-		bool		isnull = false;
 
 		(void) plan_tier(query, tier, query->limit);
-		value = CStringGetTextDatum(pg_get_querydef(tier->query, false));
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value,
-							 &isnull);
+		put_query(rsinfo, tier->query);
 	}
 	return (Datum) 0;
 }

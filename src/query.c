@@ -31,6 +31,7 @@
 #include "conversion.h"
 #include "depend.h"
 #include "flatten.h"
+#include "groups.h"
 #include "identity.h"
 #include "inert.h"
 #include "query.h"
@@ -93,6 +94,10 @@ substitute_arguments_mutator(Node *node, Arguments *arguments)
 {
 	if (node == NULL)
 		return NULL;
+	if (IsA(node, Query))
+		return (Node *) query_tree_mutator((Query *) node,
+										   substitute_arguments_mutator,
+										   arguments, 0);
 	if (IsA(node, Param) && ((Param *) node)->paramkind == PARAM_EXTERN)
 	{
 		Param	   *param = (Param *) node;
@@ -233,8 +238,12 @@ take_limits(ParseState *pstate, Query *query, TopnQuery *result)
 								  ERRCODE_INVALID_ROW_COUNT_IN_RESULT_OFFSET_CLAUSE));
 	check_page(result->offset, result->limit);
 
+	if (query->limitOption == LIMIT_OPTION_WITH_TIES)
+		result->rank = RANK_WITH_TIES;
+
 	query->limitCount = NULL;
 	query->limitOffset = NULL;
+	query->limitOption = LIMIT_OPTION_COUNT;
 }
 
 /* ----- Privileges ----- */
@@ -390,7 +399,6 @@ analyze(const char *sql, int nargs, char **args)
 	FlatQuery	flat;
 	Relation	rel;
 	bool		ordered;
-	bool		with_ties;
 	int			nordered;
 	int			location;
 
@@ -399,9 +407,10 @@ analyze(const char *sql, int nargs, char **args)
 	check_statement(pstate, raw);
 	location = table_location(raw);
 	source = analyze_statement(pstate, raw, nargs, args);
-	take_limits(pstate, source, result);
-	with_ties = source->limitOption == LIMIT_OPTION_WITH_TIES;
-	source->limitOption = LIMIT_OPTION_COUNT;
+	if (is_grouped(source))
+		source = take_groups(pstate, source, result);
+	else
+		take_limits(pstate, source, result);
 	source->queryId = 0;		/* what we run is another query */
 
 	/* find the table, and from it the identity */
@@ -417,7 +426,7 @@ analyze(const char *sql, int nargs, char **args)
 	result->unranked = !ordered && result->limit == NO_LIMIT &&
 		result->offset == 0;
 	append_identity(pstate, result, source, flat.targetlist, rel, location);
-	if (with_ties)
+	if (result->rank != RANK_ROWS)
 		result->nties = Min(nordered, list_length(source->sortClause));
 	table_close(rel, NoLock);
 	result->source = source;

@@ -22,6 +22,15 @@ typedef struct SortKey
 /* The limit of a query without one: more rows than a window can hold. */
 #define NO_LIMIT	PG_UINT32_MAX
 
+/* How rows are counted, as offset and limit have it. */
+typedef enum RankKind
+{
+	RANK_ROWS,					/* one by one, as by row_number */
+	RANK_WITH_TIES,				/* that, and the ties of the last one */
+	RANK_TIES,					/* as by rank */
+	RANK_DENSE					/* as by dense_rank */
+} RankKind;
+
 /*
  * The row of a window has the columns of targetlist: first the select list,
  * then whatever the order and the identity need beyond it (resjunk).
@@ -57,10 +66,16 @@ typedef struct TopnQuery
 								 * row.) */
 	int64		offset;			/* rows skipped before the result */
 	int64		limit;			/* N, or NO_LIMIT */
-	int			nties;			/* WITH TIES: the result goes on while these
-								 * leading sort columns are equal; else 0 */
 	bool		unranked;		/* rows have no positions: no ORDER BY, LIMIT
 								 * or OFFSET; sort is the identity */
+	RankKind	rank;
+	List	   *ranks;			/* of columns of the row, which show it; they
+								 * are null in the row itself */
+	int			nties;			/* these leading sort columns make ties, which
+								 * rank says how to count; else 0 */
+	AttrNumber	bound;			/* column of the row with the last rank of its
+								 * group; 0: none, beside offset and limit */
+	bool		bound_exclusive;	/* or the first one that is not in it */
 	bool		inert;			/* evaluation and comparison can neither fail,
 								 * run user code nor look at catalogs */
 
@@ -96,17 +111,19 @@ extern PGDLLIMPORT bool query_allow_procedural;
 extern TopnQuery *query_analyze(const char *sql, int nargs, char **args);
 
 /*
- * Read rows of the query in its order, at most limit of them, strictly after
- * the given row (from the beginning if NULL), under the active snapshot.  Of a
+ * Read rows of the query under the active snapshot: with after, those of the
+ * group of a row that are strictly after it; else all of the group of that
+ * row; in their order, and at most limit of them.  Without a row all are read,
+ * of a grouped query the result of each group and limit rows beyond.  Of a
  * keyless table equal rows are not parted, even if that makes more than limit.
  * Rows go to dest in the format of query_row_desc, with large values in line;
  * it is started and shut down once, and left to the caller to destroy.
- * Returns the number of rows: the relation has no further ones if it is less
+ * Returns the number of rows: there are no further ones if it is less
  * than limit.  The caller holds locks on the relation and its partitions.
  * Needs source.
  */
-extern uint64 query_read(TopnQuery *query, MinimalTuple after, uint64 limit,
-						 DestReceiver *dest);
+extern uint64 query_read(TopnQuery *query, MinimalTuple row, bool after,
+						 uint64 limit, DestReceiver *dest);
 
 /*
  * The same from the start, but the first rows, skip - 1 of the limit, do not

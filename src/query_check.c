@@ -38,11 +38,33 @@ refuse(ParseState *pstate, int location, const char *message,
 	pg_unreachable();
 }
 
+static void check_select(ParseState *pstate, SelectStmt *stmt, bool inner);
+
+static bool
+window_function_walker(Node *node, void *context)
+{
+	if (node == NULL || IsA(node, SubLink))
+		return false;
+	if (IsA(node, FuncCall) && ((FuncCall *) node)->over != NULL)
+		return true;
+	return raw_expression_tree_walker(node, window_function_walker, context);
+}
+
+/* A subquery that numbers the rows of groups may be the top of each. */
+static bool
+is_numbering(const RangeSubselect *range)
+{
+	return !range->lateral &&
+		window_function_walker((Node *) ((SelectStmt *) range->subquery)->targetList,
+							   NULL);
+}
+
 /*
- * Refuse what stands in FROM unless it is the name of one relation.
+ * Refuse what stands in FROM unless it is the name of one relation, or a
+ * subquery that numbers its rows.
  */
 static void
-check_from(ParseState *pstate, List *from)
+check_from(ParseState *pstate, List *from, bool inner)
 {
 	Node	   *item;
 
@@ -69,9 +91,11 @@ check_from(ParseState *pstate, List *from)
 				RangeSubselect *range = (RangeSubselect *) item;
 				SelectStmt *subquery = (SelectStmt *) range->subquery;
 
-				refuse(pstate, exprLocation((Node *) subquery->targetList),
-					   "subqueries are not supported in a subscribed query",
-					   "Use a table or a view in FROM.");
+				if (inner || !is_numbering(range))
+					refuse(pstate, exprLocation((Node *) subquery->targetList),
+						   "subqueries are not supported in a subscribed query",
+						   "Use a table or a view in FROM, or number the rows of each group by row_number().");
+				check_select(pstate, subquery, true);
 			}
 			break;
 		case T_RangeTableSample:
@@ -86,17 +110,12 @@ check_from(ParseState *pstate, List *from)
 	}
 }
 
-/*
- * Refuse what the grammar can tell.
- */
-void
-check_statement(ParseState *pstate, RawStmt *raw)
+static void
+check_select(ParseState *pstate, SelectStmt *stmt, bool inner)
 {
-	SelectStmt *stmt = (SelectStmt *) raw->stmt;
+	bool		grouped = stmt->fromClause != NIL &&
+		IsA(linitial(stmt->fromClause), RangeSubselect);
 
-	if (!IsA(stmt, SelectStmt))
-		refuse(pstate, -1, "only SELECT can be subscribed to",
-			   "Pass a query of the form SELECT ... FROM ... WHERE ... ORDER BY ... LIMIT ....");
 	if (stmt->intoClause != NULL)
 		refuse(pstate, exprLocation((Node *) stmt->intoClause),
 			   "SELECT INTO cannot be subscribed to", NULL);
@@ -111,7 +130,8 @@ check_statement(ParseState *pstate, RawStmt *raw)
 	if (stmt->valuesLists != NIL)
 		refuse(pstate, exprLocation((Node *) stmt->valuesLists),
 			   "VALUES cannot be subscribed to", NULL);
-	if (stmt->distinctClause != NIL)
+	if (stmt->distinctClause != NIL &&
+		(inner || grouped || linitial(stmt->distinctClause) == NULL))
 		refuse(pstate, exprLocation((Node *) stmt->distinctClause),
 			   "DISTINCT is not supported in a subscribed query",
 			   "Select the columns of the primary key, so that no two rows are alike.");
@@ -123,22 +143,47 @@ check_statement(ParseState *pstate, RawStmt *raw)
 		refuse(pstate, exprLocation(stmt->havingClause),
 			   "HAVING is not supported in a subscribed query",
 			   "Keep the groups in a table of their own, and subscribe to that.");
-	if (stmt->windowClause != NIL)
+	if (stmt->windowClause != NIL && !inner)
 		refuse(pstate, exprLocation((Node *) stmt->windowClause),
 			   "window functions are not supported in a subscribed query", NULL);
 
-	check_from(pstate, stmt->fromClause);
+	check_from(pstate, stmt->fromClause, inner);
 
+	if (inner && (stmt->limitCount || stmt->limitOffset))
+		refuse(pstate, exprLocation(stmt->limitCount ? stmt->limitCount :
+									stmt->limitOffset),
+			   "LIMIT and OFFSET in a subquery are not supported in a subscribed query",
+			   NULL);
 	if (stmt->lockingClause != NIL)
 		refuse(pstate, -1,
 			   "row locks are not supported in a subscribed query",
 			   "Leave out the FOR UPDATE or FOR SHARE clause.");
 }
 
+/*
+ * Refuse what the grammar can tell.
+ */
+void
+check_statement(ParseState *pstate, RawStmt *raw)
+{
+	if (!IsA(raw->stmt, SelectStmt))
+		refuse(pstate, -1, "only SELECT can be subscribed to",
+			   "Pass a query of the form SELECT ... FROM ... WHERE ... ORDER BY ... LIMIT ....");
+	check_select(pstate, (SelectStmt *) raw->stmt, false);
+}
+
 const RangeVar *
 table_name(const RawStmt *raw)
 {
-	return linitial_node(RangeVar, ((SelectStmt *) raw->stmt)->fromClause);
+	Node	   *item = linitial(((SelectStmt *) raw->stmt)->fromClause);
+
+	if (IsA(item, RangeSubselect))
+	{
+		SelectStmt *subquery = (SelectStmt *) ((RangeSubselect *) item)->subquery;
+
+		item = linitial(subquery->fromClause);
+	}
+	return castNode(RangeVar, item);
 }
 
 int

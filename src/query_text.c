@@ -37,6 +37,34 @@ get_int64(void *node)
 	return DatumGetInt64(castNode(Const, node)->constvalue);
 }
 
+static void
+append_sort(int n, const SortKey *keys, List **numbers, List **oids)
+{
+	for (int i = 0; i < n; i++)
+	{
+		*numbers = lappend_int(*numbers, keys[i].attno);
+		*numbers = lappend_int(*numbers, keys[i].nulls_first);
+		*oids = lappend_oid(*oids, keys[i].sortop);
+		*oids = lappend_oid(*oids, keys[i].collation);
+	}
+}
+
+/* The same from the next numbers and OIDs on. */
+static SortKey *
+read_sort(int n, List *numbers, int *number, List *oids, int *oid)
+{
+	SortKey    *keys = palloc_array(SortKey, n);
+
+	for (int i = 0; i < n; i++)
+	{
+		keys[i].attno = list_nth_int(numbers, (*number)++);
+		keys[i].nulls_first = list_nth_int(numbers, (*number)++);
+		keys[i].sortop = list_nth_oid(oids, (*oid)++);
+		keys[i].collation = list_nth_oid(oids, (*oid)++);
+	}
+	return keys;
+}
+
 char *
 query_to_text(const TopnQuery *query)
 {
@@ -48,21 +76,23 @@ query_to_text(const TopnQuery *query)
 	numbers = list_make5_int(query->nvisible, query->keyless, query->inert,
 							 query->nsort, query->nkeys);
 	numbers = lappend_int(numbers, query->unranked);
-	for (int i = 0; i < query->nsort; i++)
-	{
-		SortKey    *key = &query->sort[i];
-
-		numbers = lappend_int(numbers, key->attno);
-		numbers = lappend_int(numbers, key->nulls_first);
-		oids = lappend_oid(oids, key->sortop);
-		oids = lappend_oid(oids, key->collation);
-	}
+	append_sort(query->nsort, query->sort, &numbers, &oids);
 	for (int i = 0; i < query->nkeys; i++)
 	{
 		numbers = lappend_int(numbers, query->keys[i]);
 		numbers = lappend_int(numbers, query->key_attnums[i]);
 		names = lappend(names, makeString(query->key_names[i]));
 	}
+	numbers = lappend_int(numbers, query->ngroups);
+	append_sort(query->ngroups, query->group_order, &numbers, &oids);
+	for (int i = 0; i < query->ngroups; i++)
+	{
+		numbers = lappend_int(numbers, query->groups[i]);
+		names = lappend(names, makeString(query->group_names[i]));
+	}
+	numbers = lappend_int(numbers, query->rank);
+	numbers = lappend_int(numbers, query->bound);
+	numbers = lappend_int(numbers, query->bound_exclusive);
 
 	dependencies = list_make3(query->depends, query->shadows,
 							  list_make2_int(query->enums, query->functions));
@@ -72,8 +102,9 @@ query_to_text(const TopnQuery *query)
 													   make_int64(query->limit),
 													   make_int64(query->nties),
 													   make_int64(query->definitions)),
-											list_make2(query->quals,
-													   query->targetlist))));
+											list_make3(query->quals,
+													   query->targetlist,
+													   query->ranks))));
 }
 
 /* The second line. */
@@ -123,16 +154,7 @@ query_from_text(const char *text)
 	query->nkeys = list_nth_int(numbers, number++);
 	query->unranked = list_nth_int(numbers, number++);
 
-	query->sort = palloc_array(SortKey, query->nsort);
-	for (int i = 0; i < query->nsort; i++)
-	{
-		SortKey    *key = &query->sort[i];
-
-		key->attno = list_nth_int(numbers, number++);
-		key->nulls_first = list_nth_int(numbers, number++);
-		key->sortop = list_nth_oid(oids, oid++);
-		key->collation = list_nth_oid(oids, oid++);
-	}
+	query->sort = read_sort(query->nsort, numbers, &number, oids, &oid);
 
 	query->keys = palloc_array(AttrNumber, query->nkeys);
 	query->key_attnums = palloc_array(AttrNumber, query->nkeys);
@@ -144,12 +166,28 @@ query_from_text(const char *text)
 		query->key_names[i] = pstrdup(strVal(list_nth(names, i)));
 	}
 
+	query->ngroups = list_nth_int(numbers, number++);
+	query->group_order = read_sort(query->ngroups, numbers, &number,
+								   oids, &oid);
+	query->groups = palloc_array(AttrNumber, query->ngroups);
+	query->group_names = palloc_array(char *, query->ngroups);
+	for (int i = 0; i < query->ngroups; i++)
+	{
+		query->groups[i] = list_nth_int(numbers, number++);
+		query->group_names[i] =
+			pstrdup(strVal(list_nth(names, query->nkeys + i)));
+	}
+	query->rank = list_nth_int(numbers, number++);
+	query->bound = list_nth_int(numbers, number++);
+	query->bound_exclusive = list_nth_int(numbers, number++);
+
 	query->offset = get_int64(linitial(large));
 	query->limit = get_int64(lsecond(large));
 	query->nties = get_int64(lthird(large));
 	query->definitions = get_int64(lfourth(large));
 	query->quals = linitial(trees);
 	query->targetlist = lsecond(trees);
+	query->ranks = lthird(trees);
 	query->source = NULL;
 	query_take_dependencies(query, text);
 	return query;

@@ -263,7 +263,8 @@ run_task(RefillTask *task, shm_mq_handle *out)
 		else if (read->skip > 0 && full)
 			skipped = read_skipping(query, read, &sender.pub);
 		else
-			query_read(query, read->row, read->limit, &sender.pub);
+			query_read(query, read->row, read->start == REFILL_AFTER,
+					   read->limit, &sender.pub);
 	}
 	flush_rows(&sender);
 	debug_stop(3);

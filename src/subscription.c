@@ -340,14 +340,14 @@ insert_subscription(Oid relid, Datum *values, bool *isnull)
 	static const char *const sql =
 	"INSERT INTO live_topn.subscription (id, name, owner, query, args,"
 	" deliver, ranks, cushion, throttle, lease, settings, old, \"offset\","
-	" \"limit\", session)"
+	" \"limit\", session, grouped)"
 	" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,"
-	" $15)"
+	" $15, $16)"
 	" ON CONFLICT ON CONSTRAINT subscription_name_key DO NOTHING";
 	Oid			types[Natts_subscription] = {
 		INT8OID, TEXTOID, REGROLEOID, TEXTOID, TEXTARRAYOID, TEXTOID, TEXTOID,
 		INT4OID, INTERVALOID, INTERVALOID, TEXTARRAYOID, BOOLOID, INT8OID,
-		INT8OID, INT8OID
+		INT8OID, INT8OID, BOOLOID
 	};
 	char		nulls[Natts_subscription];
 
@@ -433,6 +433,7 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	IS_NULL(session) = !PG_GETARG_BOOL(9);
 	if (PG_GETARG_BOOL(9))
 		VALUE(session) = Int64GetDatum(session_number());
+	VALUE(grouped) = BoolGetDatum(analyzed->ngroups > 0);
 
 	/* A name of our own making may be taken: try the next number. */
 	do
@@ -541,6 +542,12 @@ live_topn_move(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_ROW_COUNT_IN_LIMIT_CLAUSE),
 				 errmsg("LIMIT must not be negative")));
+	if (row->grouped)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("subscription \"%s\" is of groups and cannot be moved",
+						row->name),
+				 errhint("Make another subscription.")));
 	setup_check();
 
 	for (int arg = 1; arg <= 2; arg++)

@@ -138,59 +138,65 @@ whole_row(TopnQuery *query, TupleTableSlot *after)
 }
 
 /*
- * The sort columns, one for each entry of the query's sortClause, with the
- * values of a row if one is given.
+ * A column that rows are ordered by, attno of the row, with its value in a row
+ * if one is given.
  */
+static void
+fill_column(KeysetColumn *column, TopnQuery *query, Node *expr,
+			AttrNumber attno, Oid sortop, bool nulls_first,
+			bool is_whole_row, TupleTableSlot *row)
+{
+	Oid			opfamily;
+	Oid			type;
+	OrderStrategy strategy;
+
+	if (!get_ordering_op_properties(sortop, &opfamily, &type, &strategy))
+		elog(ERROR, "operator %u is not a valid ordering operator", sortop);
+
+	column->collation = exprCollation(expr);
+	column->expr = relabel(expr, type, column->collation);
+	column->eqop = family_operator(opfamily, type, BTEqualStrategyNumber);
+	column->ltop = family_operator(opfamily, type, BTLessStrategyNumber);
+	column->gtop = family_operator(opfamily, type, BTGreaterStrategyNumber);
+	column->descending = strategy == STRATEGY_GREATER;
+	column->nulls_first = nulls_first;
+	column->nullable = !is_whole_row && is_nullable(query, attno);
+
+	if (row != NULL)
+	{
+		Oid			value_type = exprType(expr);
+		int16		typlen;
+		bool		typbyval;
+		bool		isnull = false;
+		Datum		value;
+
+		value = is_whole_row ? whole_row(query, row) :
+			slot_getattr(row, attno, &isnull);
+		get_typlenbyval(value_type, &typlen, &typbyval);
+		column->value = makeConst(value_type, -1, column->collation,
+								  typlen, value, isnull, typbyval);
+		column->value = (Const *) relabel((Node *) column->value, type,
+										  column->collation);
+	}
+}
+
+/* One for each entry of the query's sortClause. */
 static KeysetColumn *
 keyset_columns(TopnQuery *query, TupleTableSlot *after)
 {
-	int			n = list_length(query->source->sortClause);
+	Query	   *source = query->source;
+	int			n = list_length(source->sortClause);
 	KeysetColumn *columns = palloc0_array(KeysetColumn, n);
 
 	for (int i = 0; i < n; i++)
 	{
-		KeysetColumn *column = &columns[i];
 		SortGroupClause *clause = list_nth_node(SortGroupClause,
-												query->source->sortClause, i);
-		Node	   *expr = get_sortgroupclause_expr(clause,
-													query->source->targetList);
-		AttrNumber	attno = query->sort[i].attno;
-		bool		is_whole_row = !OidIsValid(query->sort[i].sortop);
-		Oid			opfamily;
-		Oid			type;
-		OrderStrategy strategy;
+												source->sortClause, i);
 
-		if (!get_ordering_op_properties(clause->sortop, &opfamily, &type,
-										&strategy))
-			elog(ERROR, "operator %u is not a valid ordering operator",
-				 clause->sortop);
-
-		column->collation = exprCollation(expr);
-		column->expr = relabel(expr, type, column->collation);
-		column->eqop = family_operator(opfamily, type, BTEqualStrategyNumber);
-		column->ltop = family_operator(opfamily, type, BTLessStrategyNumber);
-		column->gtop = family_operator(opfamily, type,
-									   BTGreaterStrategyNumber);
-		column->descending = strategy == STRATEGY_GREATER;
-		column->nulls_first = clause->nulls_first;
-		column->nullable = !is_whole_row && is_nullable(query, attno);
-
-		if (after != NULL)
-		{
-			Oid			value_type = exprType(expr);
-			int16		typlen;
-			bool		typbyval;
-			bool		isnull = false;
-			Datum		value;
-
-			value = is_whole_row ? whole_row(query, after) :
-				slot_getattr(after, attno, &isnull);
-			get_typlenbyval(value_type, &typlen, &typbyval);
-			column->value = makeConst(value_type, -1, column->collation,
-									  typlen, value, isnull, typbyval);
-			column->value = (Const *) relabel((Node *) column->value, type,
-											  column->collation);
-		}
+		fill_column(&columns[i], query,
+					get_sortgroupclause_expr(clause, source->targetList),
+					query->sort[i].attno, clause->sortop, clause->nulls_first,
+					!OidIsValid(query->sort[i].sortop), after);
 	}
 	return columns;
 }
@@ -378,4 +384,30 @@ make_tiers(TopnQuery *query, TupleTableSlot *boundary, TierStart start)
 									  null_test(column, IS_NOT_NULL), true));
 	}
 	return tiers;
+}
+
+TopnQuery *
+query_of_group(const TopnQuery *query, TupleTableSlot *row)
+{
+	TopnQuery  *result = palloc_object(TopnQuery);
+	List	   *quals;
+
+	*result = *query;
+	result->source = copyObject(query->source);
+	quals = make_ands_implicit((Expr *) result->source->jointree->quals);
+	for (int i = 0; i < query->ngroups; i++)
+	{
+		const SortKey *key = &query->group_order[i];
+		TargetEntry *tle = list_nth_node(TargetEntry,
+										 query->source->targetList,
+										 key->attno - 1);
+		KeysetColumn column = {0};
+
+		fill_column(&column, result, (Node *) tle->expr, key->attno,
+					key->sortop, key->nulls_first, false, row);
+		quals = lappend(quals, equals(&column));
+	}
+	result->source->jointree->quals =
+		quals == NIL ? NULL : (Node *) make_ands_explicit(quals);
+	return result;
 }

@@ -28,4 +28,11 @@ typedef enum TierStart
 extern List *make_tiers(TopnQuery *query, TupleTableSlot *boundary,
 						TierStart start);
 
+/*
+ * The same query over the group only that the row in the slot is of.  Lives as
+ * long as the row.
+ */
+extern TopnQuery *query_of_group(const TopnQuery *query,
+								 TupleTableSlot *row);
+
 #endif							/* LIVE_TOPN_TIERS_H */

@@ -69,19 +69,22 @@ sub plan_round
 	my $random = LiveTopn::Random->new($round);
 	my $generator = LiveTopn::Generator->new(random => $random);
 	my @events = map { { setup => $_ } } $generator->create_table;
-	my (@names, $last);
+	my (@names, %fixed, $last);
 
 	my $subscribe = sub {
 		push @names, 's' . ++$last;
 		push @events, plan_subscription($generator, $random, $names[-1]);
+		$fixed{ $names[-1] } = 1 if $events[-1]{query}->grouped;
 	};
 	$subscribe->() for 1 .. $random->between(1, 4);
 	for (1 .. COMMITS_PER_ROUND)
 	{
 		my $transaction = $generator->transaction;
 
-		$transaction = $generator->moving($transaction, @names)
-		  if $random->chance(12);
+		my @movable = grep { !$fixed{$_} } @names;
+
+		$transaction = $generator->moving($transaction, @movable)
+		  if $random->chance(12) && @movable;
 		push @events, { transaction => $transaction };
 
 		# come and go while the history goes on
@@ -267,7 +270,8 @@ sub check
 	$session->sync;
 	my @truth = map { LiveTopn::Query::entry($_) } $session->truth($name);
 	my (undef, undef, $snapshot) = $session->snapshot($name);
-	compare($name, 'client', \@truth, [ $client->entries ]);
+	compare($name, 'client', \@truth,
+		[ LiveTopn::Client::order_groups([ $client->entries ], \@truth) ]);
 	compare($name, 'topn_snapshot', \@truth,
 		[ LiveTopn::Session::snapshot_entries($snapshot) ]);
 	my @rows = $session->topn_rows($name);
@@ -299,8 +303,8 @@ sub compare
 {
 	my ($name, $what, $truth, $got) = @_;
 	my @lists = (
-		'query', [ map { "$_->{key} $_->{row}" } @$truth ],
-		$what, [ map { "$_->{key} $_->{row}" } @$got ]);
+		'query', [ map { describe($_) } @$truth ],
+		$what, [ map { describe($_) } @$got ]);
 	my $difference =
 	  $what eq 'client'
 	  ? $session->unordered_difference($name, @lists)
@@ -310,6 +314,12 @@ sub compare
 	return;
 }
 
+sub describe
+{
+	my ($entry) = @_;
+	return join ' ', $entry->{group} // (), @$entry{qw(key row)};
+}
+
 # No script with fewer departures, arrivals and moves gives this result, and
 # rows that neither moved nor changed are not mentioned.
 sub check_shortest
@@ -317,9 +327,9 @@ sub check_shortest
 	my ($client, $batch) = @_;
 	my ($before, $after) = @$batch{qw(before after)};
 	my $least =
-	    $client->{unranked}            ? unranked_script($before, $after)
-	  : $client->{ranks} eq 'absolute' ? absolute_script($before, $after)
-	  :                                  shortest_script($before, $after);
+	  $client->{unranked}
+	  ? unranked_script($before, $after)
+	  : least_script($client->{ranks}, $before, $after);
 	my %count = (leave => 0, enter => 0, move => 0, update => 0);
 
 	$count{ $_->{op} }++ for @{ $batch->{deltas} };
@@ -332,6 +342,28 @@ sub check_shortest
 		  if $count{$op} != $least->{$op};
 	}
 	return;
+}
+
+# Each group has a script of its own.
+sub least_script
+{
+	my ($ranks, $before, $after) = @_;
+	my %least = (leave => 0, enter => 0, move => 0);
+	my %groups = map { ($_->{group} // '') => 1 } @$before, @$after;
+
+	for my $group (keys %groups)
+	{
+		my @lists = map {
+			[ grep { ($_->{group} // '') eq $group } @$_ ]
+		} $before, $after;
+		my $script =
+		  $ranks eq 'absolute'
+		  ? absolute_script(@lists)
+		  : shortest_script(@lists);
+
+		$least{$_} += $script->{$_} for keys %least;
+	}
+	return \%least;
 }
 
 # A commit that changed one row: only that row moves or is updated, and
@@ -356,17 +388,23 @@ sub check_one_row
 			my $ranks =
 			  $op eq 'leave' || $field eq 'from' ? \%before : \%after;
 			die "$field is not the rank of the row: $batch->{json}\n"
-			  unless grep { $_ == $delta->{$field} } @{ $ranks->{$key} };
+			  unless grep { $_ == $delta->{$field} }
+			  @{ $ranks->{ ($delta->{group} // '') . $key } };
 		}
 	}
 	return;
 }
 
-# key => its ranks (several if there are equal rows)
+# group and key => its ranks in the group (several if there are equal rows)
 sub ranks
 {
-	my %ranks;
+	my (%ranks, %size);
 
-	push @{ $ranks{ $_[$_]{key} } }, $_ + 1 for 0 .. $#_;
+	for my $entry (@_)
+	{
+		my $group = $entry->{group} // '';
+
+		push @{ $ranks{ $group . $entry->{key} } }, ++$size{$group};
+	}
 	return %ranks;
 }

@@ -194,8 +194,8 @@ sub write_and_watch
 	my ($session, $generator, $random, $round, $watched, $deadly) = @_;
 	my %running =
 	  map {
-		start_writer($generator, $round * WRITERS + $_, sort keys %$watched) =>
-		  1
+		start_writer($generator, $round * WRITERS + $_,
+			grep { !$watched->{$_}{query}->grouped } sort keys %$watched) => 1
 	  } 1 .. WRITERS;
 	my $other = $server->session;
 
@@ -250,7 +250,7 @@ sub start_writer
 			my $transaction = $generator->transaction;
 
 			$transaction = $generator->moving($transaction, @names)
-			  if $generator->{random}->chance(6);
+			  if $generator->{random}->chance(6) && @names;
 			eval { LiveTopn::Generator::run($connection, $transaction) };
 		}
 		1;
@@ -453,10 +453,11 @@ sub same
 
 sub difference
 {
-	my ($name, @lists) = @_;
-	my ($published, $truth) =
-	  map { [ map { "$_->{key} $_->{row}" } @$_ ] } @lists;
+	my ($name, $published, $truth) = @_;
 
+	($published, $truth) =
+	  map { [ map { join ' ', $_->{group} // (), @$_{qw(key row)} } @$_ ] }
+	  [ LiveTopn::Client::order_groups($published, $truth) ], $truth;
 	($published, $truth) = map { [ sort @$_ ] } $published, $truth
 	  if $unranked{$name};
 	my $difference = LiveTopn::Session::describe_difference(

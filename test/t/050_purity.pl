@@ -97,6 +97,8 @@ sub play
 		'live_topn.slice_offset' => $variant{slices} ? 0 : 1000);
 
 	my @queries = map { $generator->query } 1 .. 4;
+	my @movable =
+	  map { "p$_" } grep { !$queries[$_]->grouped } 0 .. $#queries;
 	for my $i (0 .. $#queries)
 	{
 		my $query = $queries[$i];
@@ -116,9 +118,8 @@ sub play
 	{
 		my $transaction = $generator->transaction;
 
-		$transaction =
-		  $generator->moving($transaction, map { "p$_" } 0 .. $#queries)
-		  if $random->chance(12);
+		$transaction = $generator->moving($transaction, @movable)
+		  if $random->chance(12) && @movable;
 		eval { LiveTopn::Generator::run($writer, $transaction) };
 		$server->restart_worker($database)
 		  if $variant{restarts}
@@ -134,10 +135,16 @@ sub play
 			undef, "p$i");
 
 		$session->turn_to("p$i", $queries[$i]->on_page(@page)->truth);
+		my @truth =
+		  map { LiveTopn::Query::entry($_) } $session->truth("p$i");
 		my $difference = $session->unordered_difference(
 			"p$i", 'query',
-			[ map { LiveTopn::Query::entry($_)->{row} } $session->truth("p$i") ],
-			'client', [ $session->client("p$i")->rows ]);
+			[ map { $_->{row} } @truth ],
+			'client',
+			[
+				map { $_->{row} } LiveTopn::Client::order_groups(
+					[ $session->client("p$i")->entries ], \@truth)
+			]);
 
 		die "$difference\n" if $difference;
 		push @batches, map { normalize($_->{json}) }

@@ -28,7 +28,10 @@ that is not there enters;
 
 =item * "old" is there if it was asked for, and has what the list has;
 
-=item * no delta and no batch is without effect.
+=item * no delta and no batch is without effect;
+
+=item * either all rows and deltas name their group, or none do; positions and
+limits are of the group.
 
 =back
 
@@ -57,14 +60,15 @@ sub new
 	return bless {
 		ranks => 'relative',
 		%args,
-		list => undef,       # entries { key, row }, undef before start()
+		list => undef,       # entries { key, row, group }, undef before start()
 		seq => undef,
 		lsn => '0/0',
 		early => [],         # payloads before start()
 		parts => undef,      # of the batch that is coming in
 		batches => [],
 		columns => undef,    # names of the attributes of a row
-		key_columns => undef
+		key_columns => undef,
+		group_columns => undef    # '' if there are no groups
 	}, $class;
 }
 
@@ -145,7 +149,9 @@ sub set_limit
 	return;
 }
 
-# The result: a list of entries { key, row }, each JSON text.
+# The result: a list of entries { key, row, group }, each JSON text; group is
+# undef if there are none.  The order of groups is that of the snapshot, with
+# later ones at the end: what it should be a client cannot know.
 sub entries { return @{ $_[0]{list} }; }
 sub start_entries { return @{ $_[0]{start_list} }; }
 sub rows    { return map { $_->{row} } @{ $_[0]{list} }; }
@@ -157,6 +163,18 @@ sub name    { return $_[0]{name}; }
 # After a crash the server no longer knows that it has shown commits without
 # effect in a snapshot or a reset: they may be among those of the next batch.
 sub expect_crashes { $_[0]{crashes} = 1; return; }
+
+# Entries with their groups in the order in which they appear in others.
+sub order_groups
+{
+	my ($entries, $others) = @_;
+	my ($order, $of_group) = _by_group(@$entries);
+	my ($first) = _by_group(@$others);
+	my %known = map { $_ => 1 } @$first;
+
+	return map { @{ $of_group->{$_} // [] } }
+	  @$first, grep { !$known{$_} } @$order;
+}
 
 # All batches since start(), oldest first.  Each has seq, lsn, xid, at, from
 # (undef for one commit), deltas, json, and the result before and after.
@@ -264,6 +282,7 @@ sub _read_delta
 	$self->_fail("unknown op $delta{op}") unless $fields_of{ $delta{op} };
 	$self->_fail("a move without positions: $json")
 	  if $self->{unranked} && $delta{op} eq 'move';
+	$self->_check_group(\%delta) unless $delta{op} eq 'reset';
 	$self->_check_fields(
 		$delta{op}, $members,
 		[
@@ -271,6 +290,7 @@ sub _read_delta
 			  @{ $fields_of{ $delta{op} } }
 		],
 		[
+			exists $delta{group} ? 'group' : (),
 			$delta{op} eq 'move' ? 'set' : (),
 			$self->{old} && $delta{op} =~ /leave|move|update/ ? 'old' : ()
 		]);
@@ -298,7 +318,9 @@ sub _read_rows
 		my $members = json_object($element);
 		my %entry = map { $_->[0] => $_->[1] } @$members;
 
-		$self->_check_fields('row', $members, [qw(key row)]);
+		$self->_check_group(\%entry);
+		$self->_check_fields('row', $members,
+			[ qw(key row), exists $entry{group} ? 'group' : () ]);
 		$self->_check_key($entry{key});
 		$self->_check_row($entry{row});
 		push @list, \%entry;
@@ -338,17 +360,15 @@ sub _accept
 		  if @{ $batch->{deltas} } > 1;
 
 		# the query may have other columns now
-		$self->{$_} = undef for qw(columns key_columns);
+		$self->{$_} = undef for qw(columns key_columns group_columns);
 		@after = @{ $self->_read_rows($batch->{deltas}[0]{rows}) };
 	}
 	else
 	{
 		@after =
-		    $self->{unranked}
+		  $self->{unranked}
 		  ? $self->_apply_unranked($batch->{deltas}, @before)
-		  : $self->{ranks} eq 'absolute'
-		  ? $self->_apply_absolute($batch->{deltas}, @before)
-		  : $self->_apply_relative($batch->{deltas}, @before);
+		  : $self->_apply($batch->{deltas}, @before);
 		$self->_fail('a batch without effect')
 		  if !$error && _text(@before) eq _text(@after);
 		$self->_check_comings($batch->{deltas});
@@ -364,6 +384,42 @@ sub _accept
 	push @{ $self->{batches} }, $batch;
 	$self->{current} = undef;
 	return;
+}
+
+# The lists of groups are edited each on its own.
+sub _apply
+{
+	my ($self, $deltas, @list) = @_;
+	my ($order, $lists) = _by_group(@list);
+	my ($changed, $deltas_of) = _by_group(@$deltas);
+
+	push @$order, grep { !exists $lists->{$_} } @$changed;
+	for my $group (@$changed)
+	{
+		my @before = @{ $lists->{$group} // [] };
+
+		$lists->{$group} = [
+			$self->{ranks} eq 'absolute'
+			? $self->_apply_absolute($deltas_of->{$group}, @before)
+			: $self->_apply_relative($deltas_of->{$group}, @before)
+		];
+	}
+	return map { @{ $lists->{$_} } } @$order;
+}
+
+# Groups in order of appearance, and a list of the members of each.
+sub _by_group
+{
+	my (@order, %of_group);
+
+	for my $member (@_)
+	{
+		my $group = $member->{group} // '';
+
+		push @order, $group unless $of_group{$group};
+		push @{ $of_group{$group} }, $member;
+	}
+	return (\@order, \%of_group);
 }
 
 # A list edit, one delta after the other.
@@ -395,7 +451,8 @@ sub _apply_relative
 		{
 			$self->_check_position($delta, 'pos', @list + 1);
 			splice @list, $delta->{pos} - 1, 0,
-			  { key => $delta->{key}, row => $delta->{row} };
+			  { key => $delta->{key}, row => $delta->{row},
+				group => $delta->{group} };
 		}
 		else
 		{
@@ -483,7 +540,8 @@ sub _apply_absolute
 		{
 			$put->(
 				$delta, $delta->{pos},
-				{ key => $delta->{key}, row => $delta->{row} });
+				{ key => $delta->{key}, row => $delta->{row},
+				  group => $delta->{group} });
 		}
 		else
 		{
@@ -530,7 +588,7 @@ sub _set
 		  if $attribute->[1] eq $value;
 		$attribute->[1] = $value;
 	}
-	return { key => $entry->{key}, row => _object_text($row) };
+	return { %$entry, row => _object_text($row) };
 }
 
 sub _check_position
@@ -576,8 +634,10 @@ sub _check_comings
 
 	for my $delta (@$deltas)
 	{
-		my $before = $seen{ $delta->{key} };
-		$seen{ $delta->{key} } = $delta->{op};
+		# a row may leave a group and enter another
+		my $key = $delta->{key} . ' ' . ($delta->{group} // '');
+		my $before = $seen{$key};
+		$seen{$key} = $delta->{op};
 		next unless defined $before;
 		next
 		  if $self->{keyless}
@@ -592,8 +652,14 @@ sub _check_list
 	my ($self, $list) = @_;
 	my %seen;
 
-	$self->_fail(@$list . " rows in a result of $self->{limit}")
-	  if @$list > $self->{limit};
+	my ($groups, $of_group) = _by_group(@$list);
+	for my $group (@$groups)
+	{
+		my $rows = @{ $of_group->{$group} };
+
+		$self->_fail("$rows rows in a result of $self->{limit}")
+		  if $rows > $self->{limit};
+	}
 	return if $self->{keyless};
 	for my $entry (@$list)
 	{
@@ -606,6 +672,14 @@ sub _check_list
 # All rows have the same attributes in the same order, and so have all keys.
 sub _check_row { return _check_names(@_, 'columns'); }
 sub _check_key { return _check_names(@_, 'key_columns'); }
+
+# Groups go with all or with none.
+sub _check_group
+{
+	my ($self, $members) = @_;
+
+	return $self->_check_names($members->{group} // '{}', 'group_columns');
+}
 
 sub _check_names
 {
@@ -638,7 +712,11 @@ sub _check_fields
 	return;
 }
 
-sub _text { return join "\n", map { "$_->{key}\t$_->{row}" } @_; }
+sub _text
+{
+	return join "\n",
+	  map { ($_->{group} // '') . "\t$_->{key}\t$_->{row}" } @_;
+}
 
 sub _object_text
 {

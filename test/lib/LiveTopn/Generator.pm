@@ -35,6 +35,7 @@ use strict;
 use warnings;
 no warnings 'qw';
 
+use LiveTopn::GroupQuery;
 use LiveTopn::Query;
 
 # No result has more rows, unless WITH TIES.
@@ -690,37 +691,17 @@ sub query
 	my ($self) = @_;
 	my $random = $self->{random};
 	my $alias = $random->chance(25) ? 'f' : $self->{table};
-	my (@select, @order, @args);
+	my (@order, @args);
 	local $self->{alias} = $alias;
 
-	# the select list: [text, name, column or undef]
-	if ($random->chance(20))
+	if ($random->chance(30))
 	{
-		push @select, map { [ undef, $_->{name}, $_ ] } @{ $self->{columns} };
-	}
-	else
-	{
-		for my $column (
-			$random->sample(
-				$random->between(1, 4), @{ $self->{columns} }))
-		{
-			my $name = 's' . @select;
+		my $query = $self->_group_query($alias);
 
-			if ($column->{expressions} && $random->chance(30))
-			{
-				push @select, [ $self->_expression($column), $name ];
-			}
-			elsif ($random->chance(20))
-			{
-				push @select, [ $self->_column($column), $name, $column ];
-			}
-			else
-			{
-				push @select,
-				  [ $self->_column($column), $column->{name}, $column ];
-			}
-		}
+		return $query if $query;
 	}
+
+	my @select = $self->_select_list;
 
 	my $unranked = $random->chance(15);
 	if (!$unranked && $random->chance(95))
@@ -757,6 +738,168 @@ sub query
 		args => \@args,
 		key => $self->key_columns,
 		key_json => $self->key_json($alias));
+}
+
+# A select list: [text, name, column or undef]; the text is undef for *.
+sub _select_list
+{
+	my ($self) = @_;
+	my $random = $self->{random};
+	my @select;
+
+	if ($random->chance(20))
+	{
+		push @select, map { [ undef, $_->{name}, $_ ] } @{ $self->{columns} };
+	}
+	else
+	{
+		for my $column (
+			$random->sample(
+				$random->between(1, 4), @{ $self->{columns} }))
+		{
+			my $name = 's' . @select;
+
+			if ($column->{expressions} && $random->chance(30))
+			{
+				push @select, [ $self->_expression($column), $name ];
+			}
+			elsif ($random->chance(20))
+			{
+				push @select, [ $self->_column($column), $name, $column ];
+			}
+			else
+			{
+				push @select,
+				  [ $self->_column($column), $column->{name}, $column ];
+			}
+		}
+	}
+	return @select;
+}
+
+# The type's equal values all look alike, so that they can be partition keys.
+sub _is_partition_key
+{
+	my ($column) = @_;
+
+	return $column->{type} !~ /^(numeric|double|real|interval|json|jsonb|integer\[\])/
+	  && $column->{collate} !~ /ci/
+	  && !$column->{large};
+}
+
+# A random query for the first rows of each group, or undef if there is no
+# column for it.
+sub _group_query
+{
+	my ($self, $alias) = @_;
+	my $random = $self->{random};
+	my @candidates = grep { _is_partition_key($_) } @{ $self->{columns} };
+	my (@keys, @args, @order);
+
+	# mostly by columns of few values
+	my @attributes = grep { !$_->{key} } @candidates;
+	@candidates = @attributes if @attributes && $random->chance(85);
+	return unless @candidates;
+
+	my $direction = sub {
+		return $random->pick('', '', ' DESC')
+		  . $random->pick('', '', ' NULLS FIRST', ' NULLS LAST');
+	};
+	for my $column ($random->sample($random->pick(1, 1, 2), @candidates))
+	{
+		my $expression =
+		  "$alias." . _quote_name($column->{name});
+		my $name = $column->{name};
+		my $outer = 'x.' . _quote_name($name);
+
+		if ($column->{type} eq 'integer' && $random->chance(25))
+		{
+			$_ .= ' % 3' for $expression, $outer;
+			$name = 'key' . (@keys + 1);
+		}
+		push @keys, [ $expression, $name, $direction->(), $outer, $column ];
+	}
+	for my $column ($random->sample($random->pick(0, 1, 1, 2),
+			grep { !$_->{unsortable} } @{ $self->{columns} }))
+	{
+		push @order, $self->_order_item($column, []);
+	}
+
+	my @select = $self->_select_list;
+	my %query = (
+		table => $self->{table},
+		alias => $alias,
+		keys => \@keys,
+		order => join(', ', @order),
+		where => $random->chance(50) ? $self->_condition(\@args) : undef,
+		args => \@args,
+		key => $self->key_columns,
+		key_json => $self->key_json($alias));
+
+	if ($random->chance(25))
+	{
+		return LiveTopn::GroupQuery->new(
+			%query,
+			select => \@select,
+			limit => 1);
+	}
+
+	# outside of the subquery its columns are known by their names
+	my %named = map { $_->[1] => 1 }
+	  grep { $_->[2] && $_->[1] eq $_->[2]{name} } @select;
+	my $visible = !grep { !$named{ $_->[4]{name} } } @keys;
+	my @bound = $self->_bound(\@args, $visible ? @keys : ());
+	my $rank =
+	  @order
+	  ? $random->pick(qw(row_number row_number rank dense_rank))
+	  : 'row_number';
+	my @outer = $random->sample($random->between(1, 3),
+		map { $_->[1] } @select);
+
+	push @outer, 'n' if $random->chance(40);
+	return LiveTopn::GroupQuery->new(
+		%query,
+		select => \@select,
+		rank => $rank,
+		bound => $bound[0],
+		limit => $rank eq 'row_number' ? $bound[1] : undef,
+		conditions => $visible && $random->chance(20)
+		? ["$keys[0][3] IS NOT NULL"]
+		: [],
+		outer => $random->chance(50) ? \@outer : undef,
+		sorted => $visible && $random->chance(50),
+		named => $random->chance(20));
+}
+
+# A condition on the rank n, and how many ranks meet it, undef if that depends
+# on the group.
+sub _bound
+{
+	my ($self, $args, @keys) = @_;
+	my $random = $self->{random};
+	my $limit = $random->pick(1, 1, 2, 3, 5, 8);
+	my $after = $limit + 1;
+	my ($integer) = grep { $_->[4]{type} eq 'integer' } @keys;
+
+	return ("n <= $integer->[3] % 3 + " . $random->pick(0, 1, 3), undef)
+	  if $integer && $random->chance(40);
+	if ($random->chance(15))
+	{
+		push @$args, [ $limit, 'integer' ];
+		return ('n <= $' . @$args . '::integer', $limit);
+	}
+	if ($random->chance(20))
+	{
+		my $first = $random->between(1, 3);
+		my $last = $first + $limit - 1;
+
+		return ($random->pick(
+				"n BETWEEN $first AND $last",
+				"n >= $first AND n <= $last",
+				"n > $first - 1 AND $last >= n"), $limit);
+	}
+	return ('n = ' . $limit, 1) if $random->chance(10);
+	return ($random->pick("n <= $limit", "n < $after", "$limit >= n"), $limit);
 }
 
 sub _column

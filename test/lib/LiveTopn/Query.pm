@@ -44,6 +44,7 @@ sub unranked
 
 sub ties    { return $_[0]{ties}; }
 sub keyless { return !$_[0]{key}; }
+sub grouped { return 0; }
 
 # What to subscribe to.
 sub text
@@ -84,14 +85,18 @@ sub truth
 	return "SELECT row_to_json(q)::text FROM ($text) q";
 }
 
-# A row of truth() as { key, row }.
+# A row of truth() as { key, row, group }.
 sub entry
 {
 	my ($json) = @_;
 
-	$json =~ s/,"__key":("(?:[^"\\]|\\.)*")\}\z/}/
+	$json =~ s/(?:,"__group":("(?:[^"\\]|\\.)*"))?,"__key":("(?:[^"\\]|\\.)*")\}\z/}/
 	  or die "no key in $json";
-	return { key => json_string($1), row => $json };
+	return {
+		key => json_string($2),
+		row => $json,
+		defined $1 ? (group => json_string($1)) : ()
+	};
 }
 
 sub _text

@@ -187,7 +187,7 @@ sub _row_type_of_arguments
 	} 0 .. $#{ $sth->{NAME} };
 }
 
-# Rows of a snapshot as entries { key, row }.
+# Rows of a snapshot as entries { key, row, group }.
 sub snapshot_entries
 {
 	my ($json) = @_;
@@ -243,9 +243,11 @@ sub difference
 
 	$self->sync;
 	my @truth = $self->truth($name);
-	my @client = $self->{clients}{$name}->rows;
 	my (undef, undef, $rows) = $self->snapshot($name);
-	my @snapshot = map { $_->{row} } snapshot_entries($rows);
+	my @entries = snapshot_entries($rows);
+	my @snapshot = map { $_->{row} } @entries;
+	my @client = map { $_->{row} } LiveTopn::Client::order_groups(
+		[ $self->{clients}{$name}->entries ], \@entries);
 
 	return $self->unordered_difference($name, 'query', \@truth, 'client',
 		\@client)
