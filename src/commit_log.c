@@ -86,6 +86,7 @@ typedef struct ChangeHeader
 struct CommitLog
 {
 	MemoryContext context;
+	MemoryContext scratch;		/* reset after each change */
 	Block	  **blocks;
 	uint64		nblocks;
 	uint64		max_blocks;
@@ -123,6 +124,8 @@ commit_log_create(MemoryContext parent)
 	CommitLog  *log = MemoryContextAllocZero(context, sizeof(CommitLog));
 
 	log->context = context;
+	log->scratch = AllocSetContextCreate(context, "live_topn logged change",
+										 ALLOCSET_DEFAULT_SIZES);
 	log->max_blocks = 64;
 	log->blocks = MemoryContextAlloc(context,
 									 sizeof(Block *) * log->max_blocks);
@@ -385,20 +388,28 @@ append_tuple(CommitLog *log, HeapTuple tuple)
 void
 commit_log_append(CommitLog *log, const Change *change)
 {
-	MemoryContext caller = MemoryContextSwitchTo(log->context);
-	HeapTuple	old = table_flatten_tuple(change->table, change->old);
-	HeapTuple	new = table_flatten_tuple(change->table, change->new);
+	MemoryContext caller = MemoryContextSwitchTo(log->scratch);
+	HeapTuple	old;
+	HeapTuple	new;
 	ChangeHeader header = {0};
 
 	Assert(sizeof(header) == MAXALIGN(sizeof(header)));
 	header.table = change->table;
 	header.kind = change->kind;
+	if (!table_flatten_tuple(change->table, change->old, &old) ||
+		!table_flatten_tuple(change->table, change->new, &new))
+	{
+		/* too large for memory: rows may have any values now */
+		header.kind = CHANGE_REWRITE;
+		old = new = NULL;
+	}
 	header.old_is_key = change->old_is_key;
 	header.oldlen = old ? old->t_len : 0;
 	header.newlen = new ? new->t_len : 0;
 	header.size = sizeof(header) + MAXALIGN((Size) header.oldlen) +
 		MAXALIGN((Size) header.newlen);
 
+	MemoryContextSwitchTo(log->context);
 	reserve(log, header.size);
 	memcpy(log->buffer + log->size, &header, sizeof(header));
 	log->size += sizeof(header);
@@ -412,11 +423,8 @@ commit_log_append(CommitLog *log, const Change *change)
 		log->open_tables = lappend(log->open_tables,
 								   table_ref(change->table));
 
-	if (old != change->old)
-		heap_freetuple(old);
-	if (new != change->new)
-		heap_freetuple(new);
 	MemoryContextSwitchTo(caller);
+	MemoryContextReset(log->scratch);
 }
 
 Size

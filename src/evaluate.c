@@ -14,9 +14,6 @@
 
 volatile uint64 evaluate_progress = 0;
 
-/* Beside the values, a row has a header and a bitmap of nulls. */
-#define MAX_ROW_SIZE	(MaxAllocSize - 1024)
-
 Evaluator *
 evaluator_create(const TopnQuery *query, RowFormat *format)
 {

@@ -181,7 +181,7 @@ change_fill_new(const Change *change)
 			replace[i] = missing = true;
 		}
 	}
-	if (missing)
+	if (missing && heap_compute_data_size(desc, values, nulls) <= MAX_ROW_SIZE)
 		result = heap_modify_tuple(change->new, desc, values, nulls, replace);
 	pfree(values);
 	pfree(nulls);
@@ -189,16 +189,17 @@ change_fill_new(const Change *change)
 	return result;
 }
 
-HeapTuple
-table_flatten_tuple(const Table *table, HeapTuple tuple)
+bool
+table_flatten_tuple(const Table *table, HeapTuple tuple, HeapTuple *flat)
 {
 	TupleDesc	desc = table->desc;
 	Datum	   *values;
 	bool	   *nulls;
 	bool		changed = false;
 
+	*flat = tuple;
 	if (tuple == NULL || !HeapTupleHasExternal(tuple))
-		return tuple;
+		return true;
 
 	values = palloc(sizeof(Datum) * desc->natts);
 	nulls = palloc(sizeof(bool) * desc->natts);
@@ -214,5 +215,11 @@ table_flatten_tuple(const Table *table, HeapTuple tuple)
 			changed = true;
 		}
 	}
-	return changed ? heap_form_tuple(desc, values, nulls) : tuple;
+	if (changed)
+	{
+		if (heap_compute_data_size(desc, values, nulls) > MAX_ROW_SIZE)
+			return false;
+		*flat = heap_form_tuple(desc, values, nulls);
+	}
+	return true;
 }

@@ -10,6 +10,9 @@
 #include "executor/tuptable.h"
 #include "utils/relcache.h"
 
+/* Values of a tuple; beside them it has a header and a bitmap of nulls. */
+#define MAX_ROW_SIZE	(MaxAllocSize - 1024)
+
 /* The rows of a table in the format of one of its ancestors, or its own. */
 typedef struct TableView
 {
@@ -98,15 +101,19 @@ value_is_missing(Form_pg_attribute att, Datum value, bool isnull)
  * The new tuple of a change with missing values filled in from its old tuple:
  * all of them if that is a whole row, those of the identity if it is a key
  * (which WAL has whenever one of its values is out of line).  Returns a tuple
- * in CurrentMemoryContext or change->new itself.
+ * in CurrentMemoryContext or change->new itself, also if there would be more
+ * than fits into a tuple.
  */
 extern HeapTuple change_fill_new(const Change *change);
 
 /*
  * A copy of a decoded tuple that outlives the callback: large values that
- * decoding has put together are copied into it, missing ones stay so.
- * Returns the tuple itself if there is nothing to do.
+ * decoding has put together are copied into it, missing ones stay so.  *flat
+ * is in CurrentMemoryContext, which may hold more when we are done, or the
+ * tuple itself if there is nothing to do.  False if the values do not fit into
+ * a tuple.
  */
-extern HeapTuple table_flatten_tuple(const Table *table, HeapTuple tuple);
+extern bool table_flatten_tuple(const Table *table, HeapTuple tuple,
+								HeapTuple *flat);
 
 #endif							/* LIVE_TOPN_TABLE_H */
