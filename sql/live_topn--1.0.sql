@@ -72,6 +72,7 @@ CREATE FUNCTION live_topn.stats(
 	OUT lease_end timestamptz,
 	OUT rows_before bigint,
 	OUT skipped_rows_held bigint,
+	OUT groups bigint,
 	OUT state text,
 	OUT error text)
 RETURNS SETOF record
@@ -213,7 +214,8 @@ IS 'subscriptions and whether they work';
 CREATE VIEW @extschema@.topn_stats WITH (security_barrier) AS
 SELECT s.name, w.held_rows, w.result_rows, w.cushion, w.bytes, w.changes,
 	w.batches, w.deltas, w.refills, w.refilled_rows, w.refill_ms, w.coalesced,
-	w.resets, w.last_seq, w.last_lsn, w.rows_before, w.skipped_rows_held
+	w.resets, w.last_seq, w.last_lsn, w.rows_before, w.skipped_rows_held,
+	w.groups
 FROM live_topn.subscription s
 	LEFT JOIN live_topn.stats() w ON w.id = s.id
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');

@@ -150,6 +150,7 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_LEASE_END] = feed->lease_end,
 		[STAT_ROWS_BEFORE] = windows ? windows->before : 0,
 		[STAT_SKIPPED_ROWS] = windows ? feed_skipped_rows(feed) : 0,
+		[STAT_GROUPS] = windows ? window_set_count(windows) : 0,
 	};
 
 	for (int i = 0; i < NUM_STATS; i++)

@@ -43,6 +43,7 @@ typedef enum SubscriptionStat
 	STAT_LEASE_END,				/* TimestampTz, 0 if none */
 	STAT_ROWS_BEFORE,			/* counted, before the first one held */
 	STAT_SKIPPED_ROWS,			/* held, before the page */
+	STAT_GROUPS,				/* of which rows are held */
 	NUM_STATS
 } SubscriptionStat;
 
