@@ -147,6 +147,27 @@ for my $ranks ('relative', 'absolute')
 	$dbh->do(q{SELECT unsubscribe_topn('feed')});
 }
 
+# Groups: where they stand among each other is not known, in them it is.
+my $grouped = 'SELECT id, name, score, rn FROM (SELECT *, id % 3 AS team,
+	row_number() OVER (PARTITION BY id % 3 ORDER BY score DESC, id) AS rn
+	FROM items) q WHERE rn <= 4';
+start_watch("'$grouped'");
+change_randomly(100);
+my $truth = sub {
+	return join "\n", sort map { join ' ', @$_ } @{
+		$dbh->selectall_arrayref("SELECT rn, id % 3, id, name, score, rn FROM ($grouped) q")
+	};
+};
+my $seen = sub {
+	return join "\n", sort map {
+		/^ *(\d+) [ +^v] +(\d+) +(\d+) +(item \S+) +(\d+) +(\d+)$/
+		  ? "$1 $2 $3 $4 $5 $6" : ()
+	} screen();
+};
+eval { poll_until(sub { $seen->() eq $truth->() }, 'groups') };
+is($seen->(), $truth->(), 'groups after random changes');
+quit();
+
 start_watch("--stream '$top'");
 shows_query('from a slot: the result at the start');
 change_randomly(200);

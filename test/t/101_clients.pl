@@ -39,6 +39,12 @@ my %queries = (
 	relative => 'SELECT id, name, score FROM items ORDER BY score DESC, id LIMIT 8',
 	absolute => 'SELECT id, name, score FROM items ORDER BY score DESC, id LIMIT 8',
 	unordered => 'SELECT id, name, score FROM items WHERE score > 100',
+	grouped => q{SELECT id, team, score, rn FROM (SELECT *, row_number()
+		OVER (PARTITION BY team ORDER BY score DESC, id) AS rn FROM items) q
+		WHERE rn <= 3},
+	'grouped, absolute' => q{SELECT id, team, score FROM (SELECT *, row_number()
+		OVER (PARTITION BY team ORDER BY score DESC, id) AS rn FROM items) q
+		WHERE rn <= 3 ORDER BY team, rn},
 	large => q{SELECT id, score, repeat(name, 2000) AS name FROM items
 		ORDER BY score DESC, id LIMIT 2});
 
@@ -50,18 +56,19 @@ sub change
 	$dbh->do(
 		$random->chance(25)
 		? "DELETE FROM items WHERE id = $id"
-		: "INSERT INTO items VALUES ($id, 'team', E'n\u00e4me $id', $score)
+		: "INSERT INTO items VALUES ($id, 'team ' || $id % 4, E'n\u00e4me $id', $score)
 		   ON CONFLICT (id) DO UPDATE SET score = $score");
 	return;
 }
 
-# What the rows must be; without order, any will do.
+# What the rows must be; without order, any will do, and where a new group
+# belongs among the others a client does not know.
 sub rows
 {
 	my ($name, $rows) = @_;
 	my @rows = map { $json->encode($_) } @$rows;
 
-	@rows = sort @rows if $name eq 'unordered';
+	@rows = sort @rows if $name =~ /^(unordered|grouped)/;
 	return join "\n", @rows;
 }
 
@@ -108,7 +115,7 @@ for my $language (sort keys %commands)
 		change() for 1 .. 20;
 		$dbh->do('SELECT subscribe_topn(?, ?, ranks => ?)',
 			undef, $queries{$name}, $name,
-			$name eq 'absolute' ? 'absolute' : 'relative');
+			$name =~ /absolute$/ ? 'absolute' : 'relative');
 		my $run = IPC::Run::start([ @{ $commands{$language} }, $name ],
 			'>', \$output, '2>', \$errors);
 		agrees($name, $run, \$output, "$language, $name: at the start");
