@@ -30,6 +30,7 @@
 #include "replication/message.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "storage/procarray.h"
 #include "storage/sinvaladt.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"

@@ -16,7 +16,7 @@
 #define SECRET_TEMPORARY	CHECKPOINT_DIRECTORY "/secret.tmp"
 
 /* As in the file: always as long, so that one cut off is not taken for good. */
-#define SECRET_FORMAT	"%019" INT64_MODIFIER "d\n"
+#define SECRET_FORMAT	"%019lld\n"
 #define SECRET_LENGTH	20
 
 static int64 *secret;
@@ -48,7 +48,7 @@ read_secret(void)
 	FreeFile(file);
 	text[length] = '\0';
 	*secret = strtoi64(text, NULL, 10);
-	snprintf(expected, sizeof(expected), SECRET_FORMAT, *secret);
+	snprintf(expected, sizeof(expected), SECRET_FORMAT, (long long) *secret);
 	return *secret >= 0 && length == SECRET_LENGTH &&
 		strcmp(text, expected) == 0;
 }
@@ -70,7 +70,7 @@ make_secret(void)
 						CHECKPOINT_DIRECTORY)));
 	file = AllocateFile(SECRET_TEMPORARY, "w");
 	if (file == NULL ||
-		fprintf(file, SECRET_FORMAT, *secret) < 0 ||
+		fprintf(file, SECRET_FORMAT, (long long) *secret) < 0 ||
 		fflush(file) != 0 || pg_fsync(fileno(file)) != 0)
 		ereport(FATAL,
 				(errcode_for_file_access(),

@@ -10,6 +10,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "compat.h"
 #include "executor/tuptable.h"
 #include "rank.h"
 
@@ -140,7 +141,7 @@ rank_show(const RowFormat *format, const Row *row, int64 rank)
 		values[lfirst_int(lc) - 1] = Int64GetDatum(rank);
 		nulls[lfirst_int(lc) - 1] = false;
 	}
-	result = heap_form_minimal_tuple(format->desc, values, nulls);
+	result = form_minimal_tuple(format->desc, values, nulls);
 	ExecDropSingleTupleTableSlot(slot);
 	pfree(values);
 	pfree(nulls);

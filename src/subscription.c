@@ -91,7 +91,7 @@ is_own_row(HeapTuple tuple)
 	return TransactionIdIsCurrentTransactionId(xmin);
 }
 
-static void pg_attribute_noreturn()
+pg_noreturn static void
 does_not_exist(const char *name)
 {
 	ereport(ERROR,
