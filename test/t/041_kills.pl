@@ -620,6 +620,10 @@ sub check_feed
 sub compare
 {
 	my ($feed, $what, @entries) = @_;
+
+	# only a snapshot tells where a new group stands among the others
+	@entries = LiveTopn::Client::order_groups(\@entries, $feed->{truth})
+	  if $what ne 'snapshot';
 	my @lists = map { [ map { "$_->{key} $_->{row}" } @$_ ] }
 	  $feed->{truth}, \@entries;
 

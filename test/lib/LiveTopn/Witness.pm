@@ -125,6 +125,10 @@ sub _is_reset
 sub _text
 {
 	my ($self, @entries) = @_;
+
+	# only a snapshot tells how groups stand among each other
+	@entries = sort { $a->{group} cmp $b->{group} } @entries
+	  if @entries && defined $entries[0]{group};
 	my @lines = map { "$_->{key} $_->{row}" } @entries;
 
 	@lines = sort @lines if $self->{unranked};
