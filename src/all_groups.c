@@ -84,15 +84,19 @@ int8_operation(char *name, Oid resulttype, Node *left, Node *right)
 								  (Expr *) right, InvalidOid, InvalidOid);
 }
 
-/* The condition on the number of a row. */
+/*
+ * The condition on the number of a row.  The first row of each group is read in
+ * any case: a group that is not there after this has no rows.
+ */
 static Node *
 bound_numbers(const TopnQuery *query, Var *number, int64 beyond)
 {
 	int64		last = query->offset + query->limit;
 	List	   *quals;
+	Node	   *within;
 
 	quals = list_make1(int8_operation("<=", BOOLOID, (Node *) number,
-									  int8_constant(last + beyond)));
+									  int8_constant(Max(last + beyond, 1))));
 	if (query->bound != InvalidAttrNumber)
 	{
 		/* a bound may be too large to add to it */
@@ -100,12 +104,16 @@ bound_numbers(const TopnQuery *query, Var *number, int64 beyond)
 										  (Node *) copyObject(number),
 										  int8_constant(beyond));
 
+		within = int8_operation(query->bound_exclusive ? "<" : "<=",
+								BOOLOID, less,
+								(Node *) makeVar(1, query->bound, INT8OID, -1,
+												 InvalidOid, 0));
+
+		/* a bound may be null or negative, which means none */
+		less = int8_operation("<=", BOOLOID, (Node *) copyObject(number),
+							  int8_constant(Max(beyond, 1)));
 		quals = lappend(quals,
-						int8_operation(query->bound_exclusive ? "<" : "<=",
-									   BOOLOID, less,
-									   (Node *) makeVar(1, query->bound,
-														INT8OID, -1,
-														InvalidOid, 0)));
+						make_orclause(list_make2(within, less)));
 	}
 	return (Node *) make_ands_explicit(quals);
 }

@@ -31,6 +31,7 @@ sub new
 	return bless {%args}, $class;
 }
 
+sub unranked { return 0; }
 sub grouped { return 1; }
 sub on_page { return $_[0]; }
 sub limit   { return $_[0]{limit} // 1_000_000; }
