@@ -23,6 +23,7 @@ OBJS = \
 	src/depend.o \
 	src/tiers.o \
 	src/keyset.o \
+	src/explain.o \
 	src/row.o \
 	src/window.o \
 	src/window_set.o \
@@ -73,7 +74,8 @@ PG_CONFIG ?= pg_config
 export PG_CONFIG
 
 # These install what they need, PostgreSQL too; all others come from PGXS.
-SELF_CONTAINED = setup demo example check-example bench check installcheck soak soak-kill fuzz
+SELF_CONTAINED = setup demo example check-example bench check installcheck check-versions \
+	soak soak-kill fuzz
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 NO_INSTALLCHECK = 1
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -124,6 +126,11 @@ endif
 # The same of what is installed; TESTS="api 020_facts" for some of them.
 installcheck:
 	@test/check $(TESTS)
+
+# All tests, or TESTS="...", with each PostgreSQL that Debian has, or
+# VERSIONS="17 18", each in a chroot.
+check-versions:
+	@scripts/check_versions.sh
 
 # The oracles without end, or for MINUTES=..., from SEED=...
 soak: setup

@@ -198,6 +198,16 @@ LANGUAGE C;
 COMMENT ON FUNCTION @extschema@.topn_sync(interval)
 IS 'wait until all that was committed before is applied and published';
 
+-- What it would do, without subscribing; needs no worker.
+CREATE FUNCTION @extschema@.topn_explain(
+	query text, args text[] DEFAULT NULL, OUT item text, OUT detail text)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'live_topn_explain'
+LANGUAGE C;
+
+COMMENT ON FUNCTION @extschema@.topn_explain(text, text[])
+IS 'what a subscription to a query would maintain, the index that serves it, and advice';
+
 -- Views show the subscriptions whose owner the current user can act as.
 
 CREATE VIEW @extschema@.topn_subscriptions WITH (security_barrier) AS

@@ -29,8 +29,6 @@
 #include "query.h"
 #include "tiers.h"
 
-PG_FUNCTION_INFO_V1(live_topn_keyset_queries);
-
 /* ----- Plans ----- */
 
 static PlannedStmt *
@@ -57,10 +55,7 @@ plan_sorts(Plan *plan)
 	return false;
 }
 
-/*
- * Plan a tier for a number of rows, in the better of its two orders.
- */
-static PlannedStmt *
+PlannedStmt *
 plan_tier(TopnQuery *query, Tier *tier, uint64 limit)
 {
 	PlannedStmt *plan;
@@ -290,121 +285,4 @@ query_read_backward(TopnQuery *query, MinimalTuple from, uint64 limit,
 	foreach(lc, backward.source->sortClause)
 		lfirst(lc) = reverse(lfirst(lc));
 	return read_rows(&backward, from, true, TIERS_FROM, 0, limit, dest);
-}
-
-/* ----- For people ----- */
-
-static int
-text_array(ArrayType *array, char ***result)
-{
-	Datum	   *values;
-	bool	   *nulls;
-	int			count;
-
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT,
-					  &values, &nulls, &count);
-	*result = palloc_array(char *, count);
-	for (int i = 0; i < count; i++)
-		(*result)[i] = nulls[i] ? NULL : TextDatumGetCString(values[i]);
-	return count;
-}
-
-/* Fill in a value that is given as text. */
-static void
-fill_value(TupleTableSlot *slot, AttrNumber attno, char *value)
-{
-	Form_pg_attribute attr = TupleDescAttr(slot->tts_tupleDescriptor,
-										   attno - 1);
-	Oid			typinput;
-	Oid			typioparam;
-
-	getTypeInputInfo(attr->atttypid, &typinput, &typioparam);
-	slot->tts_values[attno - 1] =
-		OidInputFunctionCall(typinput, value, typioparam, attr->atttypmod);
-	slot->tts_isnull[attno - 1] = value == NULL;
-}
-
-/*
- * A row with values for the partition keys and the sort columns only.
- */
-static TupleTableSlot *
-boundary_row(TopnQuery *query, ArrayType *array)
-{
-	TupleDesc	desc = query_row_desc(query);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-	int			expected = query->ngroups + query->nsort;
-	char	  **values;
-	int			count = text_array(array, &values);
-
-	if (count != expected)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("wrong number of values for the boundary"),
-				 errdetail("Expected %d values but got %d.",
-						   expected, count),
-				 query->ngroups > 0 ?
-				 errhint("Give the values of the partition keys, then of the columns in ORDER BY, then those of the identity that are not among these.") :
-				 errhint("Give the values of the columns in ORDER BY, then those of the identity that are not among these.")));
-
-	ExecStoreAllNullTuple(slot);
-	for (int i = 0; i < query->ngroups; i++)
-		fill_value(slot, query->groups[i], values[i]);
-	for (int i = 0; i < query->nsort; i++)
-		fill_value(slot, query->sort[i].attno, values[query->ngroups + i]);
-	return slot;
-}
-
-static void
-put_query(ReturnSetInfo *rsinfo, Query *query)
-{
-	Datum		value = CStringGetTextDatum(pg_get_querydef(query, false));
-	bool		isnull = false;
-
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value, &isnull);
-}
-
-/*
- * live_topn.keyset_queries(query text, args text[], boundary text[])
- *		RETURNS SETOF text
- *
- * The queries by which a subscription would be filled after a row with the
- * given sort columns: what to EXPLAIN when the question is which index serves.
- */
-Datum
-live_topn_keyset_queries(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	char	  **args = NULL;
-	int			nargs = 0;
-	TopnQuery  *query;
-	TupleTableSlot *after = NULL;
-	ListCell   *lc;
-
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("query must not be null")));
-	if (!PG_ARGISNULL(1))
-		nargs = text_array(PG_GETARG_ARRAYTYPE_P(1), &args);
-
-	query = query_analyze(text_to_cstring(PG_GETARG_TEXT_PP(0)), nargs, args);
-	if (!PG_ARGISNULL(2))
-		after = boundary_row(query, PG_GETARG_ARRAYTYPE_P(2));
-
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	if (query->ngroups > 0 && after == NULL)
-	{
-		put_query(rsinfo, query_all_groups(query, 0));
-		return (Datum) 0;
-	}
-	if (query->ngroups > 0)
-		query = query_of_group(query, after);
-	foreach(lc, make_tiers(query, after, TIERS_AFTER))
-	{
-		Tier	   *tier = lfirst(lc);
-
-		(void) plan_tier(query, tier, query->limit);
-		put_query(rsinfo, tier->query);
-	}
-	return (Datum) 0;
 }

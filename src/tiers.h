@@ -6,6 +6,7 @@
 #define LIVE_TOPN_TIERS_H
 
 #include "executor/tuptable.h"
+#include "nodes/plannodes.h"
 #include "query.h"
 
 typedef struct Tier
@@ -27,6 +28,12 @@ typedef enum TierStart
  */
 extern List *make_tiers(TopnQuery *query, TupleTableSlot *boundary,
 						TierStart start);
+
+/*
+ * Plan a tier for a number of rows, in the better of its two orders, and leave
+ * it so; see keyset.c.
+ */
+extern PlannedStmt *plan_tier(TopnQuery *query, Tier *tier, uint64 limit);
 
 /*
  * The same query over the group only that the row in the slot is of.  Lives as
