@@ -23,17 +23,7 @@ BIG=${BIG:-10}
 BIG_ROWS=${BIG_ROWS:-100000}
 ROUNDS=${ROUNDS:-3}
 
-make -s -C bench/null_plugin with_llvm=no COPT=-Werror >&2
-
-output_plugins="$output_plugins, null_plugin"
-server_create "checkpoint_timeout = '1h'" "autovacuum = off"
-mkdir "$workdir/lib"
-cp bench/null_plugin/null_plugin.so "$workdir/lib"
-chmod 755 "$workdir/lib"
-echo "dynamic_library_path = '\$libdir:$workdir/lib'" \
-	>>"$workdir/data/postgresql.conf"
-server_start
-
+null_plugin_server_start
 psql -X -q -v ON_ERROR_STOP=1 -v rows="$BIG_ROWS" \
 	-f bench/null_plugin/null_plugin.sql -f - >/dev/null <<'SQL'
 CREATE EXTENSION live_topn;
@@ -80,12 +70,6 @@ load()
 	sql "SELECT pg_logical_emit_message(true, 'bench', '')" >/dev/null
 }
 
-# Nanoseconds that the worker has computed.
-worker_cpu()
-{
-	cut -d ' ' -f 1 "/proc/$worker/schedstat"
-}
-
 # measure CASE: one line, "commits changes batches refills" and the seconds:
 # "null null-cpu topn topn-cpu"
 measure()
@@ -105,21 +89,10 @@ measure()
 
 	kill -STOP "$worker"
 	load "$1"
-	upto=$(sql 'SELECT pg_current_wal_flush_lsn()')
-	for _ in 1 2 3; do
-		sql "SELECT * FROM null_decode('null', '$upto')"
-	done | sort -g >"$workdir/null"
-	null=$(sed -n 2p "$workdir/null")	# seconds|cpu|commits|changes
+	null=$(null_decode_time)	# seconds|cpu|commits|changes
 
 	cpu=$(worker_cpu)
-	topn=$(psql -X -q -A -t -v ON_ERROR_STOP=1 -v worker="$worker" <<'SQL'
-SELECT clock_timestamp() AS start \gset
-\setenv WORKER :worker
-\! kill -CONT $WORKER
-SELECT topn_sync('10 min') \g /dev/null
-SELECT extract(epoch FROM clock_timestamp() - :'start');
-SQL
-)
+	topn=$(worker_sync_time)
 	cpu=$(($(worker_cpu) - cpu))
 	[ "$worker" = "$(sql 'SELECT pid FROM topn_worker')" ] ||
 		{ echo "the worker was restarted" >&2; exit 1; }

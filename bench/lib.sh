@@ -34,3 +34,46 @@ machine()
 	echo "PostgreSQL $(sql 'SHOW server_version'), $(nproc) cores," \
 		"$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
 }
+
+# A server that has bench/null_plugin.
+null_plugin_server_start()
+{
+	make -s -C bench/null_plugin with_llvm=no COPT=-Werror >&2
+
+	output_plugins="$output_plugins, null_plugin"
+	server_create "checkpoint_timeout = '1h'" "autovacuum = off"
+	mkdir "$workdir/lib"
+	cp bench/null_plugin/null_plugin.so "$workdir/lib"
+	chmod 755 "$workdir/lib"
+	echo "dynamic_library_path = '\$libdir:$workdir/lib'" \
+		>>"$workdir/data/postgresql.conf"
+	server_start
+}
+
+# Nanoseconds that the worker has computed.
+worker_cpu()
+{
+	cut -d ' ' -f 1 "/proc/$worker/schedstat"
+}
+
+# The slot "null" is decoded up to now with empty callbacks, three times; the
+# median: seconds|cpu|commits|changes
+null_decode_time()
+{
+	upto=$(sql 'SELECT pg_current_wal_flush_lsn()')
+	for _ in 1 2 3; do
+		sql "SELECT * FROM null_decode('null', '$upto')"
+	done | sort -g | sed -n 2p
+}
+
+# The worker was stopped: let it go on, and wait until it has all.  Seconds.
+worker_sync_time()
+{
+	psql -X -q -A -t -v ON_ERROR_STOP=1 -v worker="$worker" <<'SQL'
+SELECT clock_timestamp() AS start \gset
+\setenv WORKER :worker
+\! kill -CONT $WORKER
+SELECT topn_sync('10 min') \g /dev/null
+SELECT extract(epoch FROM clock_timestamp() - :'start');
+SQL
+}

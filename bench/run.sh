@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 mkdir -p bench/results
-for benchmark in decode pgbench_tps latency delivery slow_refill groups; do
+for benchmark in decode many pgbench_tps latency delivery slow_refill groups; do
 	bench/$benchmark.sh >bench/results/$benchmark.md.new
 	mv bench/results/$benchmark.md.new bench/results/$benchmark.md
 	cat bench/results/$benchmark.md

@@ -24,6 +24,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#define FEED_BLOCK_SIZE			(3 * 1024)	/* usually all that it takes */
 #define MAX_BACKOFF_MS		60000
 #define MAX_GROUP_CUSHION	10
 
@@ -101,7 +102,8 @@ feed_create(const SubscriptionRow *row, bool found)
 {
 	MemoryContext context = AllocSetContextCreate(feed_context,
 												  "live_topn feed",
-												  ALLOCSET_SMALL_SIZES);
+												  0, FEED_BLOCK_SIZE,
+												  ALLOCSET_SMALL_MAXSIZE);
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	Feed	   *feed = palloc0(sizeof(Feed));
 	FeedEntry  *entry;

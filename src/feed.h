@@ -79,7 +79,8 @@ typedef struct Feed
 	struct Shape *shape;		/* NULL: it takes its changes from the log */
 	int			nspans;
 	Span	   *spans;
-	SpanBoundary boundary;
+	WindowEnd	boundary_end;	/* as the spans were told */
+	Row		   *boundary;		/* a reference; or NULL */
 	uint64		found;			/* by which route_find */
 
 	MemoryContext context;		/* holds all of this but the rows */

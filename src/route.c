@@ -382,9 +382,10 @@ leave_shape(Feed *feed)
 		free_limit(shape, span->has_high, span->high);
 	}
 	pfree(feed->spans);
-	if (feed->boundary.row)
-		row_unref(feed->boundary.row);
-	memset(&feed->boundary, 0, sizeof(SpanBoundary));
+	if (feed->boundary)
+		row_unref(feed->boundary);
+	feed->boundary = NULL;
+	feed->boundary_end = WINDOW_NOTHING;
 	feed->spans = NULL;
 	feed->shape = NULL;
 	if (--shape->nfeeds == 0)
@@ -407,26 +408,32 @@ note_counter(Feed *feed, bool counts)
 void
 route_refresh(Feed *feed)
 {
-	SpanBoundary *boundary = &feed->boundary;
-	WindowEnd	end = WINDOW_COMPLETE;
+	SpanBoundary boundary = {.end = WINDOW_COMPLETE};
 	Row		   *high = NULL;
+	Row		   *before = feed->boundary;
 
 	if (feed->shape == NULL)
 		return;
 	note_counter(feed, feed->windows->counted);
 	if (feed->windows->only)
 	{
-		end = feed->windows->only->end;
+		boundary.end = feed->windows->only->end;
 		high = feed->windows->only->high;
 	}
-	if (boundary->end == end && boundary->row == high)
+	if (feed->boundary_end == boundary.end && before == high)
 		return;
-	if (boundary->row)
-		row_unref(boundary->row);
-	boundary->end = end;
-	boundary->row = high ? row_ref(high) : NULL;
+
+	feed->boundary_end = boundary.end;
+	feed->boundary = high ? row_ref(high) : NULL;
+	if (high)
+	{
+		boundary.datum = high->datum1;
+		boundary.isnull = high->null1;
+	}
 	for (int i = 0; i < feed->nspans; i++)
-		span_moved(&feed->shape->order, &feed->spans[i]);
+		span_move(&feed->shape->order, &feed->spans[i], &boundary);
+	if (before)
+		row_unref(before);
 }
 
 /* ---- identities ---- */

@@ -11,7 +11,6 @@
 #include "postgres.h"
 
 #include "common/pg_prng.h"
-#include "feed.h"
 #include "span.h"
 
 static int
@@ -43,13 +42,12 @@ is_lower(const SpanOrder *order, const Span *a, const Span *b)
 static bool
 is_earlier(const SpanOrder *order, const Span *a, const Span *b)
 {
-	const SpanBoundary *x = &a->feed->boundary;
-	const SpanBoundary *y = &b->feed->boundary;
+	const SpanBoundary *x = &a->boundary;
+	const SpanBoundary *y = &b->boundary;
 
 	if (x->end != WINDOW_BOUNDED || y->end != WINDOW_BOUNDED)
 		return x->end < y->end;
-	return ApplySortComparator(x->row->datum1, x->row->null1,
-							   y->row->datum1, y->row->null1,
+	return ApplySortComparator(x->datum, x->isnull, y->datum, y->isnull,
 							   order->sort) < 0;
 }
 
@@ -73,11 +71,19 @@ pull(const SpanOrder *order, Span *span)
 	}
 }
 
-void
-span_moved(const SpanOrder *order, Span *span)
+/* The same for it and all nodes above. */
+static void
+pull_up(const SpanOrder *order, Span *span)
 {
 	for (; span; span = span->parent)
 		pull(order, span);
+}
+
+void
+span_move(const SpanOrder *order, Span *span, const SpanBoundary *boundary)
+{
+	span->boundary = *boundary;
+	pull_up(order, span);
 }
 
 /* The link that leads to a node. */
@@ -145,7 +151,7 @@ span_insert(const SpanOrder *order, Span **root, Span *span)
 	*link = span;
 	while (span->parent && span->parent->priority < span->priority)
 		rotate_up(order, root, span);
-	span_moved(order, span);
+	pull_up(order, span);
 }
 
 void
@@ -160,7 +166,7 @@ span_delete(const SpanOrder *order, Span **root, Span *span)
 	*link_to(root, span) = child;
 	if (child)
 		child->parent = span->parent;
-	span_moved(order, span->parent);
+	pull_up(order, span->parent);
 }
 
 /* Does the row lie at or before the boundary? */
@@ -168,13 +174,13 @@ static bool
 boundary_admits(const SpanOrder *order, const Span *span,
 				const SpanProbe *probe)
 {
-	const SpanBoundary *boundary = &span->feed->boundary;
+	const SpanBoundary *boundary = &span->boundary;
 
 	if (boundary->end != WINDOW_BOUNDED)
 		return boundary->end == WINDOW_COMPLETE;
 	return !probe->y_known ||
-		ApplySortComparator(probe->y, probe->y_null, boundary->row->datum1,
-							boundary->row->null1, order->sort) <= 0;
+		ApplySortComparator(probe->y, probe->y_null, boundary->datum,
+							boundary->isnull, order->sort) <= 0;
 }
 
 static bool

@@ -9,6 +9,14 @@
 #include "utils/sortsupport.h"
 #include "window.h"
 
+/* How far a feed's window goes, by the leading sort column. */
+typedef struct SpanBoundary
+{
+	WindowEnd	end;
+	bool		isnull;
+	Datum		datum;			/* if BOUNDED, the caller's */
+} SpanBoundary;
+
 /*
  * A span admits a row whose value x lies in [low, high], and which does not
  * sort after a boundary by its leading sort column y.  Spans are nodes of a
@@ -27,15 +35,9 @@ typedef struct Span
 	Datum		low;
 	Datum		high;
 	uint32		hash;			/* for the caller */
-	struct Feed *feed;			/* whose boundary it is, see SpanBoundary */
+	SpanBoundary boundary;
+	struct Feed *feed;			/* for the caller */
 } Span;
-
-/* How far a feed's window goes, as last told. */
-typedef struct SpanBoundary
-{
-	WindowEnd	end;
-	Row		   *row;			/* if BOUNDED, a reference */
-} SpanBoundary;
 
 /* How the spans of a tree compare. */
 typedef struct SpanOrder
@@ -61,8 +63,8 @@ typedef struct SpanProbe
 extern void span_insert(const SpanOrder *order, Span **root, Span *span);
 extern void span_delete(const SpanOrder *order, Span **root, Span *span);
 
-/* The feed's boundary has moved. */
-extern void span_moved(const SpanOrder *order, Span *span);
+extern void span_move(const SpanOrder *order, Span *span,
+					  const SpanBoundary *boundary);
 
 /* Call back for each span that admits the row. */
 extern void span_find(const SpanOrder *order, Span *root,

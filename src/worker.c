@@ -203,6 +203,7 @@ start(MemoryContext context, const char *slot_name)
 	ReadView	view;
 	ListCell   *lc;
 	bool		new_slot;
+	MemoryContext scratch;
 
 	while (read_catalog(&relid, &view) == NIL)
 		if (retire(slot_name, false))
@@ -210,7 +211,11 @@ start(MemoryContext context, const char *slot_name)
 
 	launcher_set_state(WORKER_CREATING_SLOT);
 	new_slot = decoder_open(slot_name, &apply_ops);
+	scratch = AllocSetContextCreate(context, "live_topn subscriptions",
+									ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(scratch);
 	rows = read_catalog(&relid, &view);
+	MemoryContextSwitchTo(context);
 	pool = refill_pool_create(context);
 	drop_orphans(rows);
 	apply_startup(context, pool);
@@ -220,6 +225,7 @@ start(MemoryContext context, const char *slot_name)
 	apply_position()->lsn = decoder_position();
 	foreach(lc, rows)
 		feed_create(lfirst(lc), true);
+	MemoryContextDelete(scratch);
 	replay_end = request_flush_point();
 	restore(new_slot);
 	apply_started();
