@@ -251,10 +251,11 @@ evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 		missing = fill_missing(evaluator, econtext->ecxt_scantuple, held);
 		if (missing)
 		{
-			if (bms_overlap(missing, evaluator->used_by_qual))
-				return EVALUATE_MISSING;
 			if (bms_overlap(missing, evaluator->used_by_place))
 				first = false;
+			if (bms_overlap(missing, evaluator->used_by_qual))
+				return first && is_past_end(evaluator, set) ?
+					EVALUATE_OUTSIDE : EVALUATE_MISSING;
 		}
 	}
 
@@ -447,7 +448,10 @@ evaluate_concerns(Evaluator *evaluator, WindowSet *set, const Change *change)
 	if (result == EVALUATE_ROW)
 		row_unref(row);
 	MemoryContextSwitchTo(caller);
-	return held != NULL || result != EVALUATE_OUTSIDE;
+
+	/* of a row with missing values other conditions may know that it is out */
+	return held != NULL || result == EVALUATE_ROW ||
+		result == EVALUATE_BEFORE;
 }
 
 bool
