@@ -161,6 +161,10 @@ sub hanging_commit
 	my $other = $self->connect;
 
 	$self->set(synchronous_standby_names => 'ghost');
+
+	# commits wait from when the checkpointer has seen that, which it looks at
+	# before it does what it is asked
+	$other->do('CHECKPOINT');
 	$dbh->do($sql, { pg_async => PG_ASYNC });
 	poll_until(
 		sub {
