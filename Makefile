@@ -38,6 +38,7 @@ OBJS = \
 	src/refill_worker.o \
 	src/table.o \
 	src/evaluate.o \
+	src/cushion.o \
 	src/feed.o \
 	src/feed_turn.o \
 	src/feed_log.o \

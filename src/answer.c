@@ -135,7 +135,7 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_ID] = feed->id,
 		[STAT_HELD_ROWS] = windows ? windows->nrows : 0,
 		[STAT_RESULT_ROWS] = windows ? feed_result_rows(feed) : 0,
-		[STAT_CUSHION] = feed->cushion,
+		[STAT_CUSHION] = cushion_rows(&feed->cushion),
 		[STAT_BYTES] = windows ? windows->bytes : 0,
 		[STAT_CHANGES] = feed->changes,
 		[STAT_BATCHES] = feed->batches,

@@ -64,22 +64,25 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
+bool
+feed_must_hold_rows(const Feed *feed)
+{
+	return feed->limit == 0 ||
+		(feed->query && feed->query->bound != InvalidAttrNumber);
+}
+
 static void
 set_page(Feed *feed, int64 offset, int64 limit)
 {
-	bool		grouped = feed->row->grouped;
+	int			cushion = feed->row->cushion;
 
 	feed->offset = offset;
 	feed->limit = limit;
-	feed->cushion = feed->row->cushion;
-	if (feed->cushion < 0 && grouped)
-		feed->cushion = Max(1, Min(limit / 5, MAX_GROUP_CUSHION));
-	else if (feed->cushion < 0)
-		feed->cushion = Max(5, Min(limit / 5, INT_MAX / 4));
-	if (limit == 0 || (feed->query && feed->query->bound != InvalidAttrNumber))
-		feed->cushion = Max(feed->cushion, 1);	/* never to hold nothing */
-	if (limit == NO_LIMIT)
-		feed->cushion = 0;
+	if (cushion < 0 && feed->row->grouped)
+		cushion = Max(1, Min(limit / 5, MAX_GROUP_CUSHION));
+	if (cushion == 0 && feed_must_hold_rows(feed))
+		cushion = 1;
+	cushion_set(&feed->cushion, limit == NO_LIMIT ? 0 : cushion);
 }
 
 void
@@ -179,6 +182,7 @@ feed_forget_query(Feed *feed)
 	Assert(feed->pending == 0);
 	route_leave(feed);
 	feed_drop_refill(feed);
+	cushion_release(&feed->cushion);
 	if (feed->template)
 	{
 		if (feed->windows && feed->template->shared)

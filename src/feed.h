@@ -8,6 +8,7 @@
 #include "batch.h"
 #include "catalog.h"
 #include "checkpoint.h"
+#include "cushion.h"
 #include "evaluate.h"
 #include "history.h"
 #include "lib/ilist.h"
@@ -97,7 +98,7 @@ typedef struct Feed
 	BatchFormat *batch_format;
 	ParamListInfo params;		/* our own, as what follows */
 	WindowSet  *windows;		/* one, or one for each group */
-	int			cushion;		/* rows, in each of them */
+	Cushion		cushion;
 
 	bool		full;			/* old rows are whole, as far as we know */
 	bool		unsliced;		/* ... but not all that the next read needs */

@@ -369,6 +369,7 @@ lose_rows(Feed *feed)
 {
 	feed->held = false;
 	feed_drop_refill(feed);
+	cushion_shift(&feed->cushion, -(int64) feed->windows->nrows);
 	window_set_clear(feed->windows, WINDOW_NOTHING);
 	feed->lost = false;
 }
@@ -393,7 +394,7 @@ apply_change(Feed *feed, const Change *change)
 		feed->lost = true;		/* and a refill will tell whether it stays so */
 	}
 	else if (last && window_size(last) >
-			 2 * ((uint64) feed_last_rank(feed, last) + feed->cushion) + 1000)
+			 2 * (feed_last_rank(feed, last) + feed->cushion.band.fill) + 1000)
 		feed_trim(feed, last);
 }
 
@@ -431,6 +432,8 @@ feed_commit(Feed *feed)
 		return;
 
 	cover(feed, &feed_position->commit);
+	cushion_count(&feed->cushion, feed->windows->nrows,
+				  feed_position->commit.no);
 	if (feed->lost)
 		lose_rows(feed);
 	if (feed_is_short(feed) || feed->recheck)
@@ -650,6 +653,7 @@ feed_step(Feed *feed)
 		commit_log_scan(feed_commit_log, commit, feed->query->relid, false,
 						apply_logged, feed);
 	feed->cursor = info->no;
+	cushion_count(&feed->cushion, feed->windows->nrows, info->no);
 	if (feed->loaded)
 		cover(feed, info);
 	else

@@ -30,6 +30,9 @@ extern void feed_forget_query(Feed *feed);
 
 extern void feed_retry_later(Feed *feed);
 
+/* May the page be empty, though the range must end somewhere? */
+extern bool feed_must_hold_rows(const Feed *feed);
+
 /* ---- feed_turn.c ---- */
 
 extern void feed_turn_startup(void);
@@ -136,6 +139,12 @@ extern void feed_trim(Feed *feed, Window *window);
 
 /* Ask for rows in time, if windows need some and none are on the way. */
 extern void feed_balance(Feed *feed);
+
+/*
+ * How large should the cushion be now?  If smaller than it was, windows at
+ * rest give rows back.  Needs no transaction.
+ */
+extern void feed_shrink(Feed *feed);
 
 /* Use what feed_answer left in feed->answer. */
 extern void feed_take_answer(Feed *feed);

@@ -45,8 +45,10 @@ static uint64
 missing_rows(const Feed *feed, const Window *window)
 {
 	uint32		size = window_size(window);
-	uint64		limit = (uint64) feed_last_rank(feed, window) + feed->cushion;
+	uint64		limit = feed_last_rank(feed, window);
 
+	limit += window->end == WINDOW_BOUNDED ? feed->cushion.band.fill :
+		cushion_rows(&feed->cushion);
 	limit -= Min(limit - 1, size);
 	if (feed->query->rank != RANK_ROWS && feed_window_is_short(feed, window))
 		limit = Max(limit, size);	/* nobody knows how many ties there are */
@@ -74,7 +76,7 @@ is_thin_behind(const Feed *feed, const Window *window)
 {
 	return window->end == WINDOW_BOUNDED &&
 		window_size(window) < wanted_rows(feed, window) +
-		(feed->cushion + 1) / 2;
+		feed->cushion.band.low;
 }
 
 static void
@@ -124,6 +126,18 @@ submit(Feed *feed, int nreads, const RefillRead *reads)
 		pfree(known);
 }
 
+static void
+plan_cushion(Feed *feed, bool now)
+{
+	CushionUse	use = {
+		.needed = feed_must_hold_rows(feed) ? 0 : feed_needed_rows(feed),
+		.rows = feed->windows->nrows,
+		.bytes = feed->windows->bytes
+	};
+
+	cushion_plan(&feed->cushion, feed_position->commit.no, &use, now);
+}
+
 void
 feed_request_rows(Feed *feed)
 {
@@ -131,6 +145,7 @@ feed_request_rows(Feed *feed)
 	RefillRead	reads[FEED_MAX_READS];
 
 	Assert(feed->ticket == 0 && feed->answer == NULL && feed->nreads == 0);
+	plan_cushion(feed, true);
 	feed->reads = MemoryContextAlloc(feed->context, sizeof(FeedRead) *
 									 (set->only ? 1 : FEED_MAX_READS));
 	if (window_set_is_lost(set))
@@ -139,7 +154,7 @@ feed_request_rows(Feed *feed)
 			.everything = true,
 			.skip = feed_slice_skip(feed),
 			.limit = (set->only ? feed_needed_rows(feed) : 0) +
-				(uint64) feed->cushion
+				cushion_rows(&feed->cushion)
 		};
 	}
 	else
@@ -161,6 +176,7 @@ feed_request_rows(Feed *feed)
 	}
 	note_request(feed);
 	submit(feed, feed->nreads, reads);
+	cushion_ask(&feed->cushion, feed_position->commit.no);
 	feed->refills++;
 	route_note_logger(feed);
 	feed_activate(feed);
@@ -281,16 +297,19 @@ void
 feed_trim(Feed *feed, Window *window)
 {
 	uint64		size;
-	uint64		target;
+	uint64		wanted;
+	const CushionBand *band = &feed->cushion.band;
 
 	if (feed->nreads == 0 || !feed->reads[0].backward)
 		feed_trim_ahead(feed, window);
 	size = window_size(window);
-	target = wanted_rows(feed, window) + feed->cushion;
-	if (size <= target + feed->cushion || target == 0 ||
-		(size <= 2 * target + 1000 && is_refilling(feed, window)))
+	wanted = wanted_rows(feed, window);
+	if (size <= wanted + band->high || wanted + band->high == 0 ||
+		(size <= 2 * (wanted + band->fill) + 1000 &&
+		 is_refilling(feed, window)))
 		return;
-	window_trim(window, target);
+	window_trim(window, wanted + band->high);
+	cushion_shift(&feed->cushion, (int64) window_size(window) - size);
 	if (feed->nreads > 0 && !keep_wanted_reads(feed))
 		feed_drop_refill(feed);
 }
@@ -300,10 +319,36 @@ feed_balance(Feed *feed)
 {
 	WindowSet  *set = feed->windows;
 
+	plan_cushion(feed, false);
 	if (feed->ticket == 0 && feed->answer == NULL &&
 		(feed_is_short(feed) || !dlist_is_empty(&set->needy[NEED_CUSHION])) &&
 		feed->retry_at <= GetCurrentTimestamp())
 		feed_request_rows(feed);
+}
+
+static void
+trim_all(Feed *feed, const void *arg)
+{
+	uint64		position = 0;
+	Window	   *window;
+
+	while ((window = window_set_next(feed->windows, &position)) != NULL)
+		window_touch(window, window_key(window));
+	feed_settle_windows(feed);
+	feed_balance(feed);
+}
+
+void
+feed_shrink(Feed *feed)
+{
+	plan_cushion(feed, true);
+
+	/* others will come to it when they settle */
+	if (feed->loaded && !feed->replaying && !feed->held &&
+		feed->covered == 0 && !feed_is_checking(feed) && !feed->recheck &&
+		feed->windows->nrows >
+		feed_needed_rows(feed) + feed->cushion.band.high)
+		feed_run_safely(feed, trim_all, NULL);
 }
 
 /* ---- answers ---- */
@@ -439,6 +484,7 @@ merge(Feed *feed)
 	{
 		case RECONCILED:
 			feed->refilled_rows += feed->answer->nrows;
+			cushion_shift(&feed->cushion, read->nrows);
 			feed_dirty = true;
 			feed->looks = 0;
 			feed->full = feed->answer->full;
@@ -558,7 +604,11 @@ feed_take_answer(Feed *feed)
 	else
 	{
 		if (feed->merge_at == 0)
+		{
 			feed->refill_time += feed->answer->elapsed;
+			cushion_learn(&feed->cushion, feed_position->commit.no,
+						  feed->answer->nrows, feed->answer->elapsed);
+		}
 		merge(feed);
 		if (feed_is_too_large(feed))
 			feed_fail(feed, RESULT_TOO_LARGE);

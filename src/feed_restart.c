@@ -96,6 +96,7 @@ restore(Feed *feed, const void *arg)
 	change_rows(feed, saved);
 	for (int64 i = 0; i < saved->nwindows; i++)
 		restore_range(feed, &saved->windows[i]);
+	cushion_shift(&feed->cushion, feed->windows->nrows);
 
 	feed->loaded = true;
 	feed->applied = saved->lsn;

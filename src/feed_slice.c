@@ -37,7 +37,7 @@ feed_slice_skip(const Feed *feed)
 {
 	if (!can_slice(feed) || feed->unsliced)
 		return 0;
-	return feed->offset - Min(feed->offset, feed->cushion);
+	return feed->offset - Min(feed->offset, cushion_rows(&feed->cushion));
 }
 
 bool
@@ -50,14 +50,14 @@ bool
 feed_is_thin_ahead(const Feed *feed, const Window *window)
 {
 	return window->set->counted &&
-		rows_ahead(feed, window) < (feed->cushion + 1) / 2;
+		rows_ahead(feed, window) < feed->cushion.band.low;
 }
 
 uint64
 feed_missing_ahead(const Feed *feed, const Window *window)
 {
-	return window->set->before + feed->cushion -
-		Min(feed->offset, window->set->before + feed->cushion);
+	return window->set->before + feed->cushion.band.fill -
+		Min(feed->offset, window->set->before + feed->cushion.band.fill);
 }
 
 void
@@ -66,8 +66,14 @@ feed_trim_ahead(Feed *feed, Window *window)
 	uint64		ahead = Min(rows_ahead(feed, window), window_size(window));
 
 	if (can_slice(feed) && feed->full && !feed_window_is_short(feed, window) &&
-		ahead > 2 * (uint64) feed->cushion)
-		window_trim_front(window, ahead - feed->cushion);
+		ahead > feed->cushion.band.high)
+	{
+		uint64		before = window_size(window);
+
+		window_trim_front(window, ahead - cushion_rows(&feed->cushion));
+		cushion_shift(&feed->cushion,
+					  (int64) window_size(window) - before);
+	}
 }
 
 bool

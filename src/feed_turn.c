@@ -345,7 +345,11 @@ feed_advance_all(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	dlist_mutable_iter iter;
+	Cushion    *cushion;
 	bool		more = false;
+
+	while ((cushion = cushion_next_stale(feed_position->commit.no)) != NULL)
+		feed_shrink((Feed *) ((char *) cushion - offsetof(Feed, cushion)));
 
 	while (!pairingheap_is_empty(timers))
 	{

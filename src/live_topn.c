@@ -11,6 +11,7 @@
 
 #include "checkpoint.h"
 #include "commit_log.h"
+#include "cushion.h"
 #include "decoder.h"
 #include "feed.h"
 #include "fmgr.h"
@@ -110,6 +111,13 @@ define_settings(void)
 							"What is beyond that goes to temporary files. A result without LIMIT must not be larger, either.",
 							&commit_log_memory_kb,
 							65536, 64, MAX_KILOBYTES,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.cushion_memory",
+							"Sets how much memory a database worker spends on adaptive cushions.",
+							"When it is short, all of them shrink by the same factor.",
+							&cushion_memory_kb,
+							65536, 0, MAX_KILOBYTES,
 							PGC_SIGHUP, GUC_UNIT_KB,
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.poll_memory",

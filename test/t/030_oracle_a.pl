@@ -107,7 +107,7 @@ sub plan_subscription
 	my $query = $generator->query;
 	my %options = (
 		ranks => $random->pick(qw(relative relative absolute)),
-		cushion => $random->pick(0, 1, 2, undef),
+		cushion => $random->pick(0, 1, undef, $random->between(2, 12)),
 		old => $random->chance(30) ? 1 : 0);
 
 	$options{ranks} = 'relative' if $query->unranked;

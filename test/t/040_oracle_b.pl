@@ -1,7 +1,7 @@
 # Oracle B: several writers at once, and the history replayed independently.
 #
 # Each round lets several processes run random transactions on a random table
-# that is subscribed to with tiny cushions, while refills are delayed at every
+# that is subscribed to with small cushions, while refills are delayed at every
 # step.  Afterwards LiveTopn::Shadow replays the commits in their order, and the
 # query runs on the copy after each of them.  The batches that were published
 # must produce just these results:
@@ -161,7 +161,7 @@ sub watch
 	my $query = $generator->query;
 	my %options = (
 		ranks => $random->pick(qw(relative absolute)),
-		cushion => $random->pick(0, 0, 1, 2),
+		cushion => $random->pick(0, 1, undef, $random->between(2, 12)),
 		old => $random->chance(30) ? 1 : 0);
 
 	$options{ranks} = 'relative' if $query->unranked;

@@ -207,7 +207,7 @@ sub subscribe
 	  $query->unranked
 	  ? 'relative'
 	  : $random->pick(qw(relative relative absolute));
-	$options{cushion} = $random->pick(0, 1, 2, undef);
+	$options{cushion} = $random->pick(0, 1, undef, $random->between(2, 12));
 	$options{args} = $query->args;
 	push @trace,
 	  "$name ("

@@ -1,7 +1,7 @@
 # Batches are a pure function of the committed history.
 #
 # One history from a seed is played in several fresh databases: with different
-# cushions, with slow refills, with the worker restarted in between.  Positions
+# cushions and memory for them, with slow refills, with the worker restarted in between.  Positions
 # in WAL, xids and times aside, the batches must be the same byte for byte.
 #
 # Every old row is known here (REPLICA IDENTITY FULL): under a key identity
@@ -44,13 +44,16 @@ for my $history ($seed .. $seed + HISTORIES - 1)
 			{ cushion => 2, slices => 1, delay => 5 },
 			{ cushion => undef },
 			{ cushion => 0, delay => 50 },
-			{ cushion => 2, delay => 20 })
+			{ cushion => 3, delay => 20 },
+			{ cushion => undef, delay => 20, memory => '2kB' },
+			{ cushion => undef, memory => 0 })
 		{
 			compare($history, $expected, %$variant);
 		}
 	};
 	subtest "history $history with restarts" => sub {
-		compare($history, $expected, cushion => $_, restarts => 3) for 0, 5;
+		compare($history, $expected, cushion => $_, restarts => 3)
+		  for 0, 5, undef;
 		compare($history, $expected, cushion => 1, restarts => 3, slices => 1);
 	};
 }
@@ -94,7 +97,8 @@ sub play
 	  for LiveTopn::Generator->prepare_database, $generator->create_table;
 	$server->set(
 		'live_topn.debug_refill_delay' => $variant{delay} // 0,
-		'live_topn.slice_offset' => $variant{slices} ? 0 : 1000);
+		'live_topn.slice_offset' => $variant{slices} ? 0 : 1000,
+		'live_topn.cushion_memory' => $variant{memory});
 
 	my @queries = map { $generator->query } 1 .. 4;
 	my @movable =
