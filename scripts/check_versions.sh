@@ -95,6 +95,8 @@ mount_in()
 	root=$1
 	mount -t proc proc "$root/proc" || return 1
 	mounted="$root/proc $mounted"
+	mount -t devpts devpts "$root/dev/pts" || return 1
+	mounted="$root/dev/pts $mounted"
 	mkdir -p "$root/dev/shm"
 	mount -t tmpfs tmpfs "$root/dev/shm" || return 1
 	mounted="$root/dev/shm $mounted"

@@ -61,7 +61,7 @@ typedef struct CatalogChange
 
 static MemoryContext apply_context;
 static HTAB *watches;
-static CommitLog *log;
+static CommitLog *commit_log;
 static LogPosition position;
 static uint64 changes;
 
@@ -126,9 +126,9 @@ apply_startup(MemoryContext parent, RefillPool *pool)
 	ctl.hcxt = apply_context;
 	watches = hash_create("live_topn watches", 64, &ctl,
 						  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	log = commit_log_create(apply_context);
+	commit_log = commit_log_create(apply_context);
 	route_startup(apply_context);
-	feed_startup(parent, log, pool, &position);
+	feed_startup(parent, commit_log, pool, &position);
 	CacheRegisterRelcacheCallback(invalidate_watches, (Datum) 0);
 	CacheRegisterSyscacheCallback(AUTHOID, note_roles, (Datum) 0);
 	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, note_roles, (Datum) 0);
@@ -156,7 +156,7 @@ apply_position(void)
 CommitLog *
 apply_log(void)
 {
-	return log;
+	return commit_log;
 }
 
 uint64
@@ -293,7 +293,7 @@ begin_commit(TransactionId xid, XLogRecPtr start)
 	commit_invisible = TransactionIdIsInProgress(xid);
 	commit_logged = false;
 	commit_checked = 0;
-	commit_log_begin(log);
+	commit_log_begin(commit_log);
 }
 
 /* The commit concerns the feed. */
@@ -374,18 +374,18 @@ log_change(const Change *change, bool needed)
 {
 	commit_logged |= needed;
 	if (!commit_logged &&
-		commit_log_open_bytes(log) > commit_checked + VISIBILITY_CHECK_BYTES)
+		commit_log_open_bytes(commit_log) > commit_checked + VISIBILITY_CHECK_BYTES)
 	{
-		commit_checked = commit_log_open_bytes(log);
+		commit_checked = commit_log_open_bytes(commit_log);
 		if (!TransactionIdIsInProgress(commit_xid))
 		{
 			commit_invisible = false;
-			commit_log_drop(log);
-			commit_log_begin(log);
+			commit_log_drop(commit_log);
+			commit_log_begin(commit_log);
 			return;
 		}
 	}
-	commit_log_append(log, change);
+	commit_log_append(commit_log, change);
 }
 
 static void apply_change(Relation relation, ChangeKind kind, HeapTuple old,
@@ -695,7 +695,7 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	position.commit.lsn = end;
 	position.commit.time = time;
 	position.lsn = end;
-	commit_log_finish(log, &position.commit);
+	commit_log_finish(commit_log, &position.commit);
 	if (position.lsn >= catalog_view.lsn)
 		catalog_view.lsn = InvalidXLogRecPtr;
 
@@ -753,14 +753,14 @@ const DecoderOps apply_ops = {
 void
 apply_trim_log(void)
 {
-	if (commit_log_entries(log) > 0)
-		commit_log_trim(log, feed_floor_of_all());
+	if (commit_log_entries(commit_log) > 0)
+		commit_log_trim(commit_log, feed_floor_of_all());
 }
 
 XLogRecPtr
 apply_restart_lsn(void)
 {
-	XLogRecPtr	start = commit_log_start(log);
+	XLogRecPtr	start = commit_log_start(commit_log);
 	XLogRecPtr	lsn = feed_exact_lsn_of_all();
 
 	return XLogRecPtrIsInvalid(start) ? lsn : Min(start, lsn);
