@@ -3,9 +3,9 @@
  *	  Decoded changes to the feeds that they concern.
  *
  * For each table of which changes are decoded there is a watch: whose feeds
- * are concerned, and its description for the commit log.  Changes go straight to
- * the feeds that are at the end of the log; they go to the commit log if some
- * feed is not, or if the transaction is still in the ProcArray, so that a
+ * are concerned, and its description for the commit log.  Changes go straight
+ * to the feeds that are at the end of the log; they go to the commit log if
+ * some feed is not, or if the transaction is still in the ProcArray, so that a
  * snapshot taken later could miss it.
  */
 #include "postgres.h"

@@ -35,7 +35,7 @@ typedef struct Batch
 	int64		seq;
 	CommitInfo	commit;			/* xid invalid: not by a transaction */
 	XLogRecPtr	from;			/* first commit covered, if several */
-	char	   *error;			/* the subscription fell into error; no deltas */
+	char	   *error;			/* the subscription is in error; no deltas */
 	DeltaScript *script;		/* NULL: reset */
 	int			nrows;			/* of the reset */
 	Row		  **rows;

@@ -357,7 +357,7 @@ commit_log_begin(CommitLog *log)
 	log->open_bytes = 0;
 }
 
-/* Make room in the buffer, and have its part that is taken sealed if need be. */
+/* Make room in the buffer; what it holds is sealed if need be. */
 static void
 reserve(CommitLog *log, Size size)
 {

@@ -38,9 +38,9 @@ extern DeltaScript *delta_script(void);
 
 /*
  * Append the shortest script from the rows of a page before the unsettled
- * changes of a window to the rows of a page now.  Relative: leaves, moves, enters,
- * updates, each position as of its turn.  Absolute: every row whose rank
- * changed moves, positions are ranks before and after.  If the query is
+ * changes of a window to the rows of a page now.  Relative: leaves, moves,
+ * enters, updates, each position as of its turn.  Absolute: every row whose
+ * rank changed moves, positions are ranks before and after.  If the query is
  * unranked: leaves, enters and updates without positions.  Rows that only
  * changed columns which are not visible give nothing.
  *

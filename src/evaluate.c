@@ -14,6 +14,15 @@
 
 volatile uint64 evaluate_progress = 0;
 
+typedef enum EvaluateResult
+{
+	EVALUATE_OUTSIDE,			/* does not satisfy the filter, or out of
+								 * range */
+	EVALUATE_BEFORE,			/* at or before the low of the only window */
+	EVALUATE_ROW,				/* *row is the row, with one reference */
+	EVALUATE_MISSING			/* depends on a value that WAL lacks */
+} EvaluateResult;
+
 Evaluator *
 evaluator_create(const TopnQuery *query, RowFormat *format)
 {
@@ -227,7 +236,13 @@ is_before_start(Evaluator *evaluator, WindowSet *set)
 							   set->only->low) < 0;
 }
 
-EvaluateResult
+/*
+ * The row of the query made from a tuple, if it satisfies the filter and lies
+ * in the range of its window.  held is the held row for the same identity
+ * before the change, or NULL: missing values are taken from it where it has
+ * them.
+ */
+static EvaluateResult
 evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 			   TableView *view, HeapTuple tuple, const Row *held, Row **row)
 {

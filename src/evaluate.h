@@ -43,15 +43,6 @@ typedef struct Evaluator
 	Bitmapset  *used_by_place;	/* by the group and the order */
 } Evaluator;
 
-typedef enum EvaluateResult
-{
-	EVALUATE_OUTSIDE,			/* does not satisfy the filter, or out of
-								 * range */
-	EVALUATE_BEFORE,			/* at or before the low of the only window */
-	EVALUATE_ROW,				/* *row is the row, with one reference */
-	EVALUATE_MISSING			/* depends on a value that WAL lacks */
-} EvaluateResult;
-
 /*
  * Compile a query, in CurrentMemoryContext, which must live as long as the
  * evaluator.  Looks up functions: needs a transaction.
@@ -65,18 +56,6 @@ extern void evaluator_free(Evaluator *evaluator);
  * change say which row it is of?  Nothing else may be evaluated.
  */
 extern bool evaluator_accepts(Evaluator *evaluator, const Change *change);
-
-/*
- * The row of the query made from a tuple, if it satisfies the filter and lies
- * in the range of its window.  held is the held row for the same identity
- * before the change, or NULL: missing values are taken from it where it has
- * them.  Runs the query's expressions: unless the query is inert, only in a
- * transaction of our own, as the owner.
- */
-extern EvaluateResult evaluate_tuple(Evaluator *evaluator,
-									 WindowSet *set, Table *table,
-									 TableView *view, HeapTuple tuple,
-									 const Row *held, Row **row);
 
 /*
  * The identity in a tuple: arrays of query->nkeys entries, valid until the
@@ -93,7 +72,9 @@ extern bool evaluate_concerns(Evaluator *evaluator, WindowSet *set,
 
 /*
  * Put a version of a row into the windows, or take it out, by its place in the
- * order.  False if that depends on a value that WAL lacks.
+ * order.  False if that depends on a value that WAL lacks.  Runs the query's
+ * expressions: unless the query is inert, only in a transaction of our own, as
+ * the owner.
  */
 extern bool evaluate_put_in(Evaluator *evaluator, WindowSet *set,
 							const Change *change, HeapTuple tuple);
@@ -111,7 +92,7 @@ change_has_old(const Change *change)
 /*
  * Apply a change to windows: take out the old version of the row, put in
  * the new one.  False if that depends on a value that WAL lacks; the windows
- * then miss that row.
+ * then miss that row.  Runs expressions, as above.
  */
 extern bool evaluate_change(Evaluator *evaluator, WindowSet *set,
 							const Change *change);

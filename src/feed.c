@@ -2,9 +2,9 @@
  * feed.c
  *	  One subscription in the database worker: windows that follow the log.
  *
- * The windows of a feed are exact at its cursor: at the last commit decoded, or,
- * if the feed is behind, at a commit of the log.  A feed falls behind when its
- * window runs short of rows, when its query cannot be evaluated while
+ * The windows of a feed are exact at its cursor: at the last commit decoded,
+ * or, if the feed is behind, at a commit of the log.  A feed falls behind when
+ * its window runs short of rows, when its query cannot be evaluated while
  * decoding, and when a catalog change makes us look at the query again; it
  * then goes through the log commit by commit.
  *

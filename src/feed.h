@@ -18,8 +18,6 @@
 #include "template.h"
 #include "utils/hsearch.h"
 
-#define FEED_MAX_READS	64		/* windows in a refill */
-
 /* What a refill reads: rows of one window, or the first ones of all groups. */
 typedef struct FeedRead
 {

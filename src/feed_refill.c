@@ -14,6 +14,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#define MAX_READS			64	/* windows in a refill */
 #define MIN_LOOK_AGAIN_MS	10
 #define MAX_LOOK_AGAIN		7	/* times that it is doubled */
 
@@ -108,7 +109,7 @@ note_needy(Feed *feed, WindowNeed need)
 
 	dlist_foreach(iter, &feed->windows->needy[need])
 	{
-		if (feed->nreads == FEED_MAX_READS)
+		if (feed->nreads == MAX_READS)
 			break;
 		note_read(feed, dlist_container(WindowWork, need_node,
 										iter.cur)->window);
@@ -142,12 +143,12 @@ void
 feed_request_rows(Feed *feed)
 {
 	WindowSet  *set = feed->windows;
-	RefillRead	reads[FEED_MAX_READS];
+	RefillRead	reads[MAX_READS];
 
 	Assert(feed->ticket == 0 && feed->answer == NULL && feed->nreads == 0);
 	plan_cushion(feed, true);
 	feed->reads = MemoryContextAlloc(feed->context, sizeof(FeedRead) *
-									 (set->only ? 1 : FEED_MAX_READS));
+									 (set->only ? 1 : MAX_READS));
 	if (window_set_is_lost(set))
 	{
 		feed->reads[feed->nreads++] = (FeedRead) {

@@ -19,6 +19,9 @@
 #define SECRET_FORMAT	"%019lld\n"
 #define SECRET_LENGTH	20
 
+/* No secret in a message is longer, with the space before it. */
+#define MAX_SECRET_LENGTH	24
+
 static int64 *secret;
 
 void
@@ -105,7 +108,7 @@ message_numbers(const char *prefix, const char *data, Size size)
 
 	if (strcmp(prefix, MESSAGE_PREFIX) != 0 || size == 0)
 		return NULL;
-	at = pnstrdup(data + 1, Min(size - 1, MESSAGE_SECRET_LENGTH));
+	at = pnstrdup(data + 1, Min(size - 1, MAX_SECRET_LENGTH));
 	if (!message_is_genuine(&at))
 		return NULL;
 	at = pnstrdup(data + 1, size - 1);

@@ -40,9 +40,6 @@ message_number(const char **at, int64 *number)
 	return true;
 }
 
-/* No secret is longer, with the space before it. */
-#define MESSAGE_SECRET_LENGTH	24
-
 /* Shared memory for the secret, in the hooks of that name. */
 extern void message_shmem_request(void);
 extern void message_shmem_startup(void);

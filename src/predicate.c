@@ -32,8 +32,9 @@ typedef struct Comparison
 	Const	   *constant;
 } Comparison;
 
-Expr *
-predicate_operand(Node *node)
+/* An expression without casts that change nothing but the type. */
+static Expr *
+strip_casts(Node *node)
 {
 	while (IsA(node, RelabelType))
 		node = (Node *) ((RelabelType *) node)->arg;
@@ -72,8 +73,8 @@ read_comparison(Node *node, Comparison *comparison)
 	if (list_length(args) != 2)
 		return false;
 
-	left = predicate_operand(linitial(args));
-	right = predicate_operand(lsecond(args));
+	left = strip_casts(linitial(args));
+	right = strip_casts(lsecond(args));
 	if (IsA(left, Const) && is_over_row(right) && IsA(node, OpExpr))
 	{
 		Expr	   *other = left;
@@ -189,7 +190,7 @@ add_equality(Predicate *predicate, Node *node)
 
 /* ---- ranges ---- */
 
-/* The btree family in which an operator is a comparison, and how it compares. */
+/* The btree family in which an operator compares, and how it does. */
 static bool
 find_family(Oid operator, Predicate *found, int *strategy)
 {

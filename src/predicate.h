@@ -40,7 +40,4 @@ typedef struct Predicate
  */
 extern Predicate *predicate_of(const TopnQuery *query);
 
-/* An expression without casts that change nothing but the type. */
-extern Expr *predicate_operand(Node *node);
-
 #endif							/* LIVE_TOPN_PREDICATE_H */

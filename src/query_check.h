@@ -25,7 +25,7 @@ extern void check_expression(ParseState *pstate, Node *node);
 extern void check_table(ParseState *pstate, const RangeTblEntry *rte,
 						int location);
 
-/* The only table of a statement accepted by check_statement; where it stands. */
+/* The only table of a statement that check_statement accepts; its place. */
 extern const RangeVar *table_name(const RawStmt *raw);
 extern int	table_location(const RawStmt *raw);
 

@@ -119,22 +119,6 @@ copy_key(Reconciler *reconciler, const Change *change, HeapTuple tuple)
 	return copy;
 }
 
-/* Put a version of a row into the read if it belongs there. */
-static EvaluateResult
-put_version(Reconciler *reconciler, const Change *change, HeapTuple tuple)
-{
-	Evaluator  *evaluator = reconciler->evaluator;
-	Row		   *row;
-	EvaluateResult result;
-
-	result = evaluate_tuple(evaluator, reconciler->read, change->table,
-							table_view(change->table, evaluator->query->relid),
-							tuple, NULL, &row);
-	if (result == EVALUATE_ROW)
-		window_set_add(reconciler->read, row);
-	return result;
-}
-
 /*
  * Where there is no key, or rows before the window are counted: a version is
  * taken out by its place.
@@ -182,7 +166,8 @@ undo_keyed(Reconciler *reconciler, const Change *change)
 	if (change->old && !change->old_is_key)
 	{
 		unknown_delete(reconciler->unknowns, old);
-		put_version(reconciler, change, change->old);
+		(void) evaluate_put_in(reconciler->evaluator, reconciler->read,
+							   change, change->old);
 	}
 	else if (window_set_find_key(reconciler->held, old, no_nulls) == NULL)
 	{
@@ -238,8 +223,8 @@ resolve_change(const Change *change, void *arg)
 	if (unknown_lookup(reconciler->unknowns, new))
 	{
 		unknown_delete(reconciler->unknowns, new);
-		if (put_version(reconciler, change,
-						change_fill_new(change)) == EVALUATE_MISSING)
+		if (!evaluate_put_in(reconciler->evaluator, reconciler->read, change,
+							 change_fill_new(change)))
 			reconciler->later = reconciler->last_undone;
 	}
 	return reconciler->unknowns->members > 0;

@@ -21,7 +21,7 @@ typedef struct Row
 	struct Row *right;
 	uint32		size;			/* rows in the subtree */
 	uint32		priority;
-	int32		fresh;			/* index in Window.added, -1 if not in it */
+	int32		fresh;			/* in WindowWork.added; -1: not in it */
 	int32		refs;
 	Datum		datum1;
 	bool		null1;

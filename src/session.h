@@ -5,8 +5,6 @@
 #ifndef LIVE_TOPN_SESSION_H
 #define LIVE_TOPN_SESSION_H
 
-#include "postgres.h"
-
 extern void session_shmem_request(void);	/* in shmem_request_hook */
 extern void session_shmem_startup(void);	/* in shmem_startup_hook */
 

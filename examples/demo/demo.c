@@ -7,8 +7,8 @@
  * Subscribes to QUERY and keeps its result up to date from NOTIFY alone while
  * COMMAND runs; a terminal shows it.  Then compares it with what the server
  * says: with QUERY, or with the query of -v, where QUERY leaves the order of
- * some rows open.  The exit status is 0 if both are equal, no batch was missing,
- * and the command succeeded.
+ * some rows open.  The exit status is 0 if both are equal, no batch was
+ * missing, and the command succeeded.
  *
  * The list begins as the answer of topn_snapshot(), taken after LISTEN, so that
  * no batch is lost in between; batches up to the snapshot's are skipped.
