@@ -7,6 +7,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::Bin/../lib";
 
+use DBD::Pg qw(:async);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -137,6 +138,47 @@ scenario 'slots', 'no replication slot is free' => sub {
 	pass('the worker comes by itself');
 	$dbh->disconnect;
 	run 'DROP DATABASE other';
+};
+
+scenario 'WAL', 'the server invalidates the slot' => sub {
+	base_table();
+	subscribe s => $top;
+	session->sync;
+
+	# a worker that is stopped, keeps too much, and is ended for it
+	my $pid = $server->worker_pid;
+	$server->set(
+		'live_topn.debug_abandon' => 'on',
+		max_slot_wal_keep_size => '16MB');
+	kill 'STOP', $pid;
+	run 'UPDATE items SET score = 12345 WHERE id = 1',
+	  'CREATE TABLE junk (t text)';
+	run "INSERT INTO junk VALUES ('x')", 'SELECT pg_switch_wal()' for 1 .. 5;
+	my $checkpointer = $server->connect;
+	$checkpointer->do('CHECKPOINT', { pg_async => PG_ASYNC });
+	my $log = $server->node->logfile;
+	poll_until(
+		sub { slurp_file($log) =~ /terminating process $pid to release/ },
+		'the worker to be told to end');
+	kill 'CONT', $pid;
+	$checkpointer->pg_result;
+	like(slurp_file($log),
+		qr/invalidating (?:obsolete replication )?slot "live_topn_\d+"/,
+		'the slot is invalidated');
+	$server->set(
+		'live_topn.debug_abandon' => undef,
+		max_slot_wal_keep_size => undef);
+
+	equals_query 's';
+	saw s => 'reset';
+	run 'DELETE FROM items WHERE id = 1';
+	saw s => 'leave 1 at 1, enter 18 at 3';
+	equals_query 's';
+	is( writer->selectrow_array(
+			q{SELECT string_agg(DISTINCT wal_status, ',')
+			  FROM pg_replication_slots WHERE slot_name ~ '^live_topn'}),
+		'reserved', 'another slot has taken its place');
+	run 'DROP TABLE junk';
 };
 
 scenario 'owner', 'a role with subscriptions is dropped' => sub {
