@@ -511,23 +511,6 @@ merge(Feed *feed)
 	}
 }
 
-/* Those of all that share the query. */
-static void
-take_dependencies(Feed *feed, const char *answer)
-{
-	char	   *text = template_text(feed->template, feed->params);
-
-	if (strcmp(text, answer) != 0)
-	{
-		MemoryContext caller =
-		MemoryContextSwitchTo(feed->template->context);
-
-		query_take_dependencies(feed->query, answer);
-		MemoryContextSwitchTo(caller);
-	}
-	pfree(text);
-}
-
 static void
 take_check(Feed *feed)
 {
@@ -546,7 +529,8 @@ take_check(Feed *feed)
 	}
 	else
 	{
-		take_dependencies(feed, feed->answer->query_text);
+		query_add_dependencies(feed->query, feed->answer->query_text,
+							   feed->template->context);
 		feed_drop_refill(feed);
 		feed_dirty = true;
 		if (!feed->recheck)

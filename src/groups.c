@@ -357,6 +357,10 @@ take_group_bound(Grouping *grouping, int strategy, Node *bound,
 	TopnQuery  *result = grouping->result;
 	Node	   *number;
 
+	if (grouping->keys == NIL)
+		refuse(pstate, location,
+			   "bound of a rank must be a constant in a subscribed query without PARTITION BY",
+			   NULL);
 	if (varies_in_group_walker(bound, grouping))
 		refuse(pstate, location,
 			   "bound of a rank must be the same in all rows of a group",
@@ -442,39 +446,45 @@ split_conjunction(Node *node)
 	return result;
 }
 
+/* A condition outside of the subquery, over the table. */
+static void
+take_condition(Grouping *grouping, Node *qual, int location)
+{
+	Query	   *source = grouping->source;
+
+	if (!contains_rank(qual))
+	{
+		if (varies_in_group_walker(qual, grouping))
+			refuse(grouping->pstate, location,
+				   "a condition outside of the subquery may only be on the rank and the partition keys",
+				   "Move it into the subquery, so that it applies before rows are numbered.");
+		source->jointree->quals = make_and_qual(source->jointree->quals, qual);
+	}
+	else if (IsA(qual, OpExpr))
+		take_bound(grouping, (OpExpr *) qual, location);
+	else
+		refuse(grouping->pstate, location,
+			   "condition on the rank is not supported in a subscribed query",
+			   "Compare the rank with integers, by <, <=, =, >=, > or BETWEEN.");
+}
+
 /*
- * The conditions outside of the subquery: as written, and over the table.
+ * All of them: as written, which has the locations, and over the table.  There
+ * a column may be a conjunction.
  */
 static void
 take_conditions(Grouping *grouping, Node *written, Node *quals)
 {
-	List	   *locations = split_conjunction(written);
-	List	   *own = make_ands_implicit((Expr *) grouping->source->jointree->quals);
 	ListCell   *lc;
+	ListCell   *lc2;
 
-	foreach(lc, split_conjunction(quals))
-	{
-		Node	   *qual = lfirst(lc);
-		int			location = exprLocation(list_nth(locations,
-													 foreach_current_index(lc)));
-
-		if (!contains_rank(qual))
-		{
-			if (varies_in_group_walker(qual, grouping))
-				refuse(grouping->pstate, location,
-					   "a condition outside of the subquery may only be on the rank and the partition keys",
-					   "Move it into the subquery, so that it applies before rows are numbered.");
-			own = lappend(own, qual);
-		}
-		else if (IsA(qual, OpExpr))
-			take_bound(grouping, (OpExpr *) qual, location);
-		else
-			refuse(grouping->pstate, location,
-				   "condition on the rank is not supported in a subscribed query",
-				   "Compare the rank with integers, by <, <=, =, >=, > or BETWEEN.");
-	}
-	grouping->source->jointree->quals =
-		own == NIL ? NULL : (Node *) make_ands_explicit(own);
+	if (written && is_andclause(written))
+		forboth(lc, ((BoolExpr *) written)->args,
+				lc2, ((BoolExpr *) quals)->args)
+			take_conditions(grouping, lfirst(lc), lfirst(lc2));
+	else
+		foreach(lc, split_conjunction(quals))
+			take_condition(grouping, lfirst(lc), exprLocation(written));
 }
 
 /* First and last rank become offset and limit. */

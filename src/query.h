@@ -152,9 +152,11 @@ extern const char *query_text_of_meaning(const char *text);
 extern bool query_text_equal(const char *a, const char *b);
 
 /*
- * Take over, in CurrentMemoryContext, what the query depends on from a text
- * that means the same.
+ * Let the query, which lives in that context, also depend on what a text does
+ * that means the same: one may name a view, or a schema, that the other one
+ * does not.
  */
-extern void query_take_dependencies(TopnQuery *query, const char *text);
+extern void query_add_dependencies(TopnQuery *query, const char *text,
+								   MemoryContext context);
 
 #endif							/* LIVE_TOPN_QUERY_H */

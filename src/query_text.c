@@ -120,8 +120,8 @@ query_text_equal(const char *a, const char *b)
 	return strcmp(query_text_of_meaning(a), query_text_of_meaning(b)) == 0;
 }
 
-void
-query_take_dependencies(TopnQuery *query, const char *text)
+static void
+read_dependencies(TopnQuery *query, const char *text)
 {
 	char	   *line = pnstrdup(text, query_text_of_meaning(text) - 1 - text);
 	List	   *parts = castNode(List, stringToNode(line));
@@ -131,6 +131,22 @@ query_take_dependencies(TopnQuery *query, const char *text)
 	query->enums = linitial_int(lthird(parts));
 	query->functions = lsecond_int(lthird(parts));
 	pfree(line);
+}
+
+void
+query_add_dependencies(TopnQuery *query, const char *text,
+					   MemoryContext context)
+{
+	TopnQuery	more;
+	MemoryContext caller;
+
+	read_dependencies(&more, text);
+	caller = MemoryContextSwitchTo(context);
+	query->depends = list_concat_unique_oid(query->depends, more.depends);
+	query->shadows = list_concat_unique_int(query->shadows, more.shadows);
+	MemoryContextSwitchTo(caller);
+	query->enums |= more.enums;
+	query->functions |= more.functions;
 }
 
 TopnQuery *
@@ -189,6 +205,6 @@ query_from_text(const char *text)
 	query->targetlist = lsecond(trees);
 	query->ranks = lthird(trees);
 	query->source = NULL;
-	query_take_dependencies(query, text);
+	read_dependencies(query, text);
 	return query;
 }

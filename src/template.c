@@ -261,6 +261,8 @@ template_acquire(const SubscriptionRow *row, const char *text,
 			template = make_template(query, constants);
 			share(template, hash, key);
 		}
+		else
+			query_add_dependencies(template->query, text, template->context);
 	}
 	else
 		template = make_template(query, NIL);

@@ -16,6 +16,8 @@ CREATE TABLE item (
 	at timestamptz,
 	price numeric);
 
+CREATE DOMAIN natural_number AS int CHECK (VALUE >= 0);
+
 CREATE FUNCTION public.plan(query text, VARIADIC args text[] DEFAULT NULL)
 RETURNS text LANGUAGE sql
 AS $$ SELECT string_agg(regexp_replace(q, '\s+', ' ', 'g'), E'\n')
@@ -38,7 +40,12 @@ SELECT regexp_replace(q, '\s+', ' ', 'g') FROM live_topn.keyset_queries(
 -- No partition: an ordinary result that shows ranks
 SELECT plan('SELECT id, n FROM (SELECT *, row_number() OVER (ORDER BY score) n FROM item) x WHERE n <= 3');
 
+-- A column of the subquery that is a conjunction
+SELECT plan('SELECT id, n FROM (SELECT id, (name > ''a'' AND name < ''m'') AS early, row_number() OVER (PARTITION BY name ORDER BY id) n FROM item) x WHERE n <= 3 AND early');
+
 -- What cannot be understood so
+SELECT plan('SELECT * FROM (SELECT id, row_number() OVER (ORDER BY id) n FROM item) x WHERE n <= 3::natural_number');
+SELECT plan('SELECT * FROM (SELECT id, (score > 1 AND id > 1) AS good, row_number() OVER (PARTITION BY name ORDER BY id) n FROM item) x WHERE n <= 3 AND good');
 SELECT plan('SELECT * FROM (SELECT id, row_number() OVER (PARTITION BY name ORDER BY id) n FROM item) x');
 SELECT plan('SELECT * FROM (SELECT id, row_number() OVER (PARTITION BY name ORDER BY id) n FROM item) x WHERE n > 3');
 SELECT plan('SELECT * FROM (SELECT id, row_number() OVER (PARTITION BY name ORDER BY id) n FROM item) x WHERE n <= 3 OR id = 1');
@@ -61,3 +68,4 @@ SELECT plan('SELECT i.name, t.id FROM (SELECT DISTINCT name FROM item) i, LATERA
 
 DROP FUNCTION plan;
 DROP TABLE item;
+DROP DOMAIN natural_number;

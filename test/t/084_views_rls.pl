@@ -98,6 +98,19 @@ scenario 'view', 'columns have other names, rows are fewer' => sub {
 	  'UPDATE t SET a = a + 1';
 };
 
+scenario 'view and table', 'subscriptions that read the same, by other names' => sub {
+	run 'CREATE TABLE t (id int PRIMARY KEY, a int)',
+	  'INSERT INTO t SELECT g, g % 5 FROM generate_series(1, 20) g',
+	  'CREATE VIEW v AS SELECT id, a FROM t WHERE a > 1',
+	  'CREATE VIEW w AS SELECT id, a FROM t WHERE a > 1';
+	subscribe t => 'SELECT id, a FROM t WHERE a > 1 ORDER BY a, id LIMIT 3';
+	subscribe $_ => "SELECT id, a FROM $_ ORDER BY a, id LIMIT 3" for qw(v w);
+	step_by_step ['t', 'v', 'w'],
+	  'CREATE OR REPLACE VIEW v AS SELECT id, a FROM t WHERE a > 2',
+	  'CREATE OR REPLACE VIEW w AS SELECT id, a FROM t WHERE a > 3',
+	  'UPDATE t SET a = 3 WHERE id = 1';
+};
+
 scenario 'view changed', 'its definition is replaced' => sub {
 	run 'CREATE TABLE t (id int PRIMARY KEY, a int)',
 	  'INSERT INTO t SELECT g, g % 5 FROM generate_series(1, 20) g',
