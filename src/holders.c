@@ -117,7 +117,7 @@ new_place(Holders *holders)
 		return place;
 	}
 
-	place = holders->used++;
+	place = holders->used;
 	if (place == PG_UINT32_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -137,6 +137,7 @@ new_place(Holders *holders)
 			MemoryContextAlloc(holders->context,
 							   sizeof(Holder) * CHUNK_HOLDERS);
 	}
+	holders->used++;
 	return place;
 }
 

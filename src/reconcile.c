@@ -166,8 +166,9 @@ undo_keyed(Reconciler *reconciler, const Change *change)
 	if (change->old && !change->old_is_key)
 	{
 		unknown_delete(reconciler->unknowns, old);
-		(void) evaluate_put_in(reconciler->evaluator, reconciler->read,
-							   change, change->old);
+		if (!evaluate_put_in(reconciler->evaluator, reconciler->read, change,
+							 change->old))
+			reconciler->read_again = true;	/* too large for a row */
 	}
 	else if (window_set_find_key(reconciler->held, old, no_nulls) == NULL)
 	{
