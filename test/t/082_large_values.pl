@@ -46,7 +46,13 @@ my %query_of = (
 	k => 'SELECT id FROM t ORDER BY body DESC, id LIMIT 3',
 	f => q{SELECT id, length(body), tag FROM t WHERE body < 'm'
 		ORDER BY score, id LIMIT 3},
-	u => 'SELECT id, score FROM t ORDER BY score, id LIMIT 3');
+	u => 'SELECT id, score FROM t ORDER BY score, id LIMIT 3',
+
+	# conditions that can be looked up, beside ones that cannot be evaluated
+	i => 'SELECT id FROM t WHERE tag IS NOT NULL ORDER BY score DESC, id LIMIT 3',
+	n => q{SELECT id FROM t WHERE tag > 'k' AND score IN (-1, 40, 60, 500)
+		ORDER BY id LIMIT 3},
+	r => q{SELECT id FROM t WHERE body > 'a' AND score > 55 ORDER BY id LIMIT 3});
 my @names = sort keys %query_of;
 
 sub subscribe_all
