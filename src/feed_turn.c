@@ -272,6 +272,7 @@ feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 							 WATCH_MS);
 		function(feed, arg);
 		disable_timeout(watch_timeout, false);
+		QueryCancelPending = false; /* came when all was done */
 		PopActiveSnapshot();
 		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 		CommitTransactionCommand();
