@@ -600,7 +600,8 @@ sub check_feed
 	my ($feed) = @_;
 	my $name = $feed->{name};
 
-	compare($feed, 'snapshot', new_client($feed)->entries);
+	$feed->{snapshot} = [ new_client($feed)->entries ];
+	compare($feed, 'snapshot', @{ $feed->{snapshot} });
 	compare($feed, 'notifications', $session->client($name)->entries)
 	  if $session->client($name);
 	compare($feed, 'stream', $feed->{stream}->entries)
@@ -622,8 +623,7 @@ sub compare
 	my ($feed, $what, @entries) = @_;
 
 	# only a snapshot tells where a new group stands among the others
-	@entries = LiveTopn::Client::order_groups(\@entries, $feed->{truth})
-	  if $what ne 'snapshot';
+	@entries = LiveTopn::Client::order_groups(\@entries, $feed->{snapshot});
 	my @lists = map { [ map { "$_->{key} $_->{row}" } @$_ ] }
 	  $feed->{truth}, \@entries;
 
