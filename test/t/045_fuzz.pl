@@ -216,9 +216,16 @@ sub try_call
 	return describe_call($call) . $dbh->state . " $@"
 	  if !$done && !is_clear($dbh->state);
 
-	# what it may have made
-	$dbh->do("SELECT unsubscribe_topn(name) FROM topn_subscriptions
-		WHERE name NOT IN ('idle', 'kept')");
+	# what it may have made, and what has not ended by itself meanwhile
+	until (
+		eval {
+			$dbh->do("SELECT unsubscribe_topn(name) FROM topn_subscriptions
+				WHERE name NOT IN ('idle', 'kept')");
+			1;
+		})
+	{
+		die $@ if $@ !~ /does not exist/;
+	}
 	return describe_call($call) . 'the worker has ended' unless alive();
 	return;
 }

@@ -782,7 +782,7 @@ sub _is_partition_key
 {
 	my ($column) = @_;
 
-	return $column->{type} !~ /^(numeric|double|real|interval|json|jsonb|integer\[\])/
+	return $column->{type} !~ /^(numeric|double|real|interval|json|jsonb|char|integer\[\])/
 	  && $column->{collate} !~ /ci/
 	  && !$column->{large};
 }
@@ -825,7 +825,9 @@ sub _group_query
 		push @order, $self->_order_item($column, []);
 	}
 
-	my @select = $self->_select_list;
+	# a key that is selected as well would be called as it is there
+	my @select = grep { $_->[0] !~ / % 3$/ } $self->_select_list;
+	return unless @select;
 	my %query = (
 		table => $self->{table},
 		alias => $alias,
