@@ -124,9 +124,10 @@ equal_is_image_equal(Node *key, Oid sortop)
 
 	if (!get_ordering_op_properties(sortop, &opfamily, &opcintype, &strategy))
 		elog(ERROR, "operator %u is not a valid ordering operator", sortop);
-	/* without a length, blanks at the end do not count */
-	if (opcintype == BPCHAROID && exprTypmod(key) < 0)
-		return false;
+	/* with a length, values are padded; else blanks at the end do not count */
+	if (opcintype == BPCHAROID)
+		return exprTypmod(key) >= 0 &&
+			get_collation_isdeterministic(exprCollation(key));
 	proc = get_opfamily_proc(opfamily, opcintype, opcintype,
 							 BTEQUALIMAGE_PROC);
 	return OidIsValid(proc) &&
