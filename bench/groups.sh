@@ -23,16 +23,7 @@ cd "$(dirname "$0")/.."
 BIDS=${BIDS:-1000000}
 PER_COMMIT=${PER_COMMIT:-1000}
 
-make -s -C bench/null_plugin with_llvm=no COPT=-Werror >&2
-
-output_plugins="$output_plugins, null_plugin"
-server_create "checkpoint_timeout = '1h'" "autovacuum = off"
-mkdir "$workdir/lib"
-cp bench/null_plugin/null_plugin.so "$workdir/lib"
-chmod 755 "$workdir/lib"
-echo "dynamic_library_path = '\$libdir:$workdir/lib'" \
-	>>"$workdir/data/postgresql.conf"
-server_start
+null_plugin_server_start
 
 psql -X -q -v ON_ERROR_STOP=1 -f bench/null_plugin/null_plugin.sql -f - \
 	>/dev/null <<'SQL'

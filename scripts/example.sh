@@ -16,12 +16,7 @@ export NODE_PATH=/usr/share/nodejs
 
 server_create
 server_start
-sql "CREATE EXTENSION live_topn;
-	CREATE TABLE player (id int PRIMARY KEY, name text, score int);
-	INSERT INTO player SELECT i, 'player ' || i, random() * 1000
-		FROM generate_series(1, 200) i;
-	SELECT subscribe_topn('SELECT id, name, score FROM player
-		ORDER BY score DESC, id LIMIT 10', 'leaders')" >/dev/null
+psql -X -q -v ON_ERROR_STOP=1 -f examples/leaderboard/leaderboard.sql >/dev/null
 echo '\set id random(1, 200)
 UPDATE player SET score = greatest(0, score + random() * 400 - 200) WHERE id = :id;' \
 	>"$workdir/load.sql"

@@ -18,12 +18,7 @@ fi
 
 server_create
 server_start
-sql "CREATE EXTENSION live_topn;
-	CREATE TABLE player (id int PRIMARY KEY, name text, score int);
-	INSERT INTO player SELECT i, 'player ' || i, random() * 1000
-		FROM generate_series(1, 200) i;
-	SELECT subscribe_topn('SELECT id, name, score FROM player
-		ORDER BY score DESC, id LIMIT 10', 'leaders')" >/dev/null
+psql -X -q -v ON_ERROR_STOP=1 -f examples/leaderboard/leaderboard.sql >/dev/null
 
 cat >"$workdir/restart" <<EOF
 #!/bin/sh
