@@ -35,6 +35,7 @@ OBJS = \
 	src/commit_log.o \
 	src/reconcile.o \
 	src/refill.o \
+	src/refill_queue.o \
 	src/refill_worker.o \
 	src/table.o \
 	src/evaluate.o \

@@ -80,7 +80,7 @@ define_settings(void)
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.max_refill_workers",
 							"Sets how many queries for more rows run at once in a database.",
-							"Each takes one of max_worker_processes.",
+							"Each takes one of max_worker_processes, and one more looks at queries after DDL.",
 							&refill_max_workers,
 							3, 1, 64,
 							PGC_SIGHUP, 0,

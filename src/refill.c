@@ -6,60 +6,28 @@
  */
 #include "postgres.h"
 
-#include "lib/ilist.h"
 #include "launcher.h"
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "refill.h"
+#include "refill_queue.h"
 #include "storage/dsm.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "storage/shm_mq.h"
 #include "storage/shm_toc.h"
-#include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 #include "utils/timestamp.h"
 #include "wakeup.h"
 
-#define REFILL_MAX_WORKERS	64
+#define REFILL_MAX_WORKERS	65		/* one more than may read */
 #define REFILL_IDLE_MS		10000	/* then a worker is let go */
 #define REFILL_RETRY_MS		1000	/* after one could not be started */
 #define REFILL_VAIN_MS		200		/* a query nobody wants may run so long */
 #define WHY_LEN				128
 #define REFILL_WARN_MS		60000	/* warn of that so often */
-
-int			refill_max_workers = 3;
-
-typedef struct RefillJob
-{
-	dlist_node	node;			/* in the queue, if it does not run */
-	uint64		ticket;			/* 0: nobody waits for it any more */
-	int64		id;				/* of the subscription */
-	struct OwnerQueue *queue;	/* it is in, or was taken from */
-	TimestampTz started_at;
-	StringInfoData message;
-} RefillJob;
-
-/*
- * What is asked for one owner of subscriptions; of InvalidOid, drops.  One
- * without jobs is kept only while one of its jobs runs.
- */
-typedef struct OwnerQueue
-{
-	dlist_node	node;
-	Oid			owner;
-	int			running;
-	dlist_head	urgent;			/* of RefillJob: rows that a window lacks */
-	dlist_head	others;
-} OwnerQueue;
-
-typedef struct TicketEntry
-{
-	uint64		ticket;
-	RefillJob  *job;
-} TicketEntry;
 
 /* One refill worker, as the database worker sees it. */
 typedef struct RefillSlot
@@ -77,11 +45,7 @@ typedef struct RefillSlot
 struct RefillPool
 {
 	MemoryContext context;
-	dlist_head	queues;			/* of OwnerQueue; who had the last turn is
-								 * last */
-	HTAB	   *tickets;		/* of TicketEntry: jobs queued or under way */
-	int			queued;
-	uint64		last_ticket;
+	RefillQueue *queue;
 	TimestampTz retry_at;		/* after a start failed */
 	TimestampTz warned_at;		/* of that */
 	bool		complains;		/* in topn_worker.error */
@@ -108,78 +72,21 @@ refill_pool_create(MemoryContext parent)
 	MemoryContext context = AllocSetContextCreate(parent, "live_topn refills",
 												  ALLOCSET_DEFAULT_SIZES);
 	RefillPool *pool = MemoryContextAllocZero(context, sizeof(RefillPool));
-	HASHCTL		ctl = {0};
 
 	pool->context = context;
-	dlist_init(&pool->queues);
-	ctl.keysize = sizeof(uint64);
-	ctl.entrysize = sizeof(TicketEntry);
-	ctl.hcxt = context;
-	pool->tickets = hash_create("live_topn tickets", 64, &ctl,
-								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	pool->queue = refill_queue_create(context);
 	before_shmem_exit(terminate_workers, PointerGetDatum(pool));
 	return pool;
-}
-
-static OwnerQueue *
-owner_queue(RefillPool *pool, Oid owner)
-{
-	dlist_iter	iter;
-	OwnerQueue *queue;
-
-	dlist_foreach(iter, &pool->queues)
-	{
-		queue = dlist_container(OwnerQueue, node, iter.cur);
-		if (queue->owner == owner)
-			return queue;
-	}
-	queue = palloc0(sizeof(OwnerQueue));
-	queue->owner = owner;
-	dlist_init(&queue->urgent);
-	dlist_init(&queue->others);
-	dlist_push_head(&pool->queues, &queue->node);
-	return queue;
-}
-
-static void
-drop_queue_if_unused(OwnerQueue *queue)
-{
-	if (queue->running > 0 || !dlist_is_empty(&queue->urgent) ||
-		!dlist_is_empty(&queue->others))
-		return;
-	dlist_delete(&queue->node);
-	pfree(queue);
-}
-
-static RefillJob *
-make_job(RefillPool *pool, Oid owner, int64 id)
-{
-	RefillJob  *job = palloc0(sizeof(RefillJob));
-	TicketEntry *entry;
-
-	job->ticket = ++pool->last_ticket;
-	job->id = id;
-	job->queue = owner_queue(pool, owner);
-	initStringInfo(&job->message);
-	entry = hash_search(pool->tickets, &job->ticket, HASH_ENTER, NULL);
-	entry->job = job;
-	return job;
-}
-
-static void
-enqueue(RefillPool *pool, RefillJob *job, bool urgent)
-{
-	dlist_push_tail(urgent ? &job->queue->urgent : &job->queue->others,
-					&job->node);
-	pool->queued++;
 }
 
 uint64
 refill_submit(RefillPool *pool, const SubscriptionRow *row,
 			  const char *known, int nreads, const RefillRead *reads)
 {
-	MemoryContext caller = MemoryContextSwitchTo(pool->context);
-	RefillJob  *job = make_job(pool, row->owner, row->id);
+	bool		urgent = nreads > 0 && reads[0].row != NULL;
+	RefillJob  *job = refill_queue_add(pool->queue, row->owner, row->id,
+									   nreads > 0 ? REFILL_READ : REFILL_CHECK,
+									   urgent);
 	StringInfo	message = &job->message;
 
 	pq_sendbyte(message, 'R');
@@ -209,104 +116,36 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 		pq_sendint64(message, reads[i].skip);
 	}
 
-	enqueue(pool, job, nreads > 0 && reads[0].row != NULL);
-	MemoryContextSwitchTo(caller);
 	return job->ticket;
 }
 
 void
 refill_submit_drop(RefillPool *pool, int64 id)
 {
-	MemoryContext caller = MemoryContextSwitchTo(pool->context);
-	RefillJob  *job = make_job(pool, InvalidOid, id);
+	RefillJob  *job = refill_queue_add(pool->queue, InvalidOid, id,
+									   REFILL_CHECK, false);
 
 	pq_sendbyte(&job->message, 'X');
 	pq_sendint64(&job->message, id);
-	enqueue(pool, job, true);
-	MemoryContextSwitchTo(caller);
-}
-
-/* Of a job that has run, or has left the queue. */
-static void
-free_job(RefillPool *pool, RefillJob *job)
-{
-	if (job->ticket != 0)
-		hash_search(pool->tickets, &job->ticket, HASH_REMOVE, NULL);
-	drop_queue_if_unused(job->queue);
-	pfree(job->message.data);
-	pfree(job);
 }
 
 void
 refill_forget(RefillPool *pool, uint64 ticket)
 {
-	TicketEntry *entry = hash_search(pool->tickets, &ticket, HASH_REMOVE,
-									 NULL);
-	RefillJob  *job;
-
-	if (entry == NULL)
-		return;
-	job = entry->job;
-	job->ticket = 0;
-	if (job->started_at == 0)
-	{
-		dlist_delete(&job->node);
-		pool->queued--;
-		free_job(pool, job);
-	}
+	refill_queue_forget(pool->queue, ticket);
 }
 
-/*
- * The owner of the next job to run, or NULL.  They take turns, and none may
- * have all workers.
- */
-static OwnerQueue *
-next_queue(RefillPool *pool)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &pool->queues)
-	{
-		OwnerQueue *queue = dlist_container(OwnerQueue, node, iter.cur);
-
-		if (queue->running < Max(refill_max_workers - 1, 1) &&
-			!(dlist_is_empty(&queue->urgent) &&
-			  dlist_is_empty(&queue->others)))
-			return queue;
-	}
-	return NULL;
-}
-
-/* The next job to run, taken from the queue, or NULL. */
-static RefillJob *
-next_job(RefillPool *pool)
-{
-	OwnerQueue *queue = next_queue(pool);
-	dlist_head *jobs;
-
-	if (queue == NULL)
-		return NULL;
-	dlist_delete(&queue->node);
-	dlist_push_tail(&pool->queues, &queue->node);
-	queue->running++;
-	pool->queued--;
-	jobs = dlist_is_empty(&queue->urgent) ? &queue->others : &queue->urgent;
-	return dlist_container(RefillJob, node, dlist_pop_head_node(jobs));
-}
-
-/* It has been answered, or its worker has gone. */
 static void
 end_job(RefillPool *pool, RefillSlot *slot)
 {
-	slot->job->queue->running--;
-	free_job(pool, slot->job);
+	refill_queue_end(pool->queue, slot->job);
 	slot->job = NULL;
 }
 
 int
 refill_active(const RefillPool *pool)
 {
-	int			active = pool->queued;
+	int			active = refill_queue_length(pool->queue);
 
 	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
 		active += pool->slots[i].job != NULL;
@@ -522,13 +361,13 @@ poll_slot(RefillPool *pool, RefillSlot *slot)
 	RefillAnswer *answer = NULL;
 	shm_mq_result result = SHM_MQ_SUCCESS;
 
-	if (slot->job == NULL && (slot->job = next_job(pool)) != NULL)
+	if (slot->job == NULL &&
+		(slot->job = refill_queue_next(pool->queue)) != NULL)
 	{
 		MemoryContext context = AllocSetContextCreate(pool->context,
 													  "live_topn refill answer",
 													  ALLOCSET_DEFAULT_SIZES);
 
-		slot->job->started_at = GetCurrentTimestamp();
 		slot->sent = false;
 		slot->answer = MemoryContextAllocZero(context, sizeof(RefillAnswer));
 		slot->answer->context = context;
@@ -627,8 +466,8 @@ refill_poll(RefillPool *pool)
 		workers += slot->segment != NULL;
 	}
 
-	/* all are busy: start one more for what is queued */
-	if (next_queue(pool) && workers < refill_max_workers &&
+	/* all are busy: start one more for what may run */
+	if (refill_queue_has_next(pool->queue) && workers <= refill_max_workers &&
 		GetCurrentTimestamp() >= pool->retry_at)
 	{
 		RefillSlot *slot = pool->slots;
@@ -657,7 +496,7 @@ refill_next_timeout(const RefillPool *pool)
 	TimestampTz now = GetCurrentTimestamp();
 	long		timeout = -1;
 
-	if (pool->queued > 0 && pool->retry_at > now)
+	if (refill_queue_length(pool->queue) > 0 && pool->retry_at > now)
 		timeout = timeout_until(timeout, now, pool->retry_at);
 	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
 	{

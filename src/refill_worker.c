@@ -267,7 +267,8 @@ run_task(RefillTask *task, shm_mq_handle *out)
 					   read->limit, &sender.pub);
 	}
 	flush_rows(&sender);
-	debug_stop(3);
+	if (task->nreads > 0)
+		debug_stop(3);
 
 	/* the database worker sees flushed WAL only: don't let it wait */
 	request_flush_point();

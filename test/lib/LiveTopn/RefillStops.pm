@@ -40,14 +40,16 @@ sub hold
 	return;
 }
 
-# Return once a refill stands before a closed gate.
+# Return once a refill, or so many, stand before a closed gate.
 sub wait_for    ## no critic (ProhibitBuiltinHomonyms)
 {
-	my ($self, $gate) = @_;
+	my ($self, $gate, $n) = @_;
+
+	$n //= 1;
 	poll_until(
 		sub {
 			$self->{dbh}->selectrow_array(
-				"SELECT count(*) > 0 FROM pg_locks
+				"SELECT count(*) >= $n FROM pg_locks
 				 WHERE locktype = 'advisory' AND NOT granted
 				 AND classid = ${\CLASS} AND objid = $gate");
 		},
