@@ -8,6 +8,10 @@
  * and each must be taken out without a look at the others.  Links are numbers,
  * and owners are found by a hash only: a row that is held costs some 30 bytes
  * here.
+ *
+ * Nearly all rows that are looked for are held by nobody.  So for each chain a
+ * byte has a bit for each hash that is in it, by other bits of the hash; these
+ * bytes together are small enough to stay in the processor's cache.
  */
 #include "postgres.h"
 
@@ -16,6 +20,7 @@
 
 #define CHUNK_HOLDERS	1024
 #define FIRST_BUCKETS	256
+#define SHORT_CHAIN		4
 
 typedef struct Holder
 {
@@ -30,6 +35,7 @@ struct Holders
 	MemoryContext context;
 	uint32		nbuckets;		/* a power of two */
 	uint32	   *buckets;		/* the first of each chain */
+	uint8	   *filters;		/* what may be in each chain */
 	uint32		nchunks;
 	uint32		maxchunks;
 	Holder	  **chunks;			/* of CHUNK_HOLDERS each */
@@ -44,6 +50,26 @@ holder_at(const Holders *holders, uint32 place)
 	return &holders->chunks[place / CHUNK_HOLDERS][place % CHUNK_HOLDERS];
 }
 
+static inline uint8
+filter_bit(uint32 hash)
+{
+	return 1 << (hash >> 29);
+}
+
+/* Empty chains, so many of them. */
+static void
+make_buckets(Holders *holders, uint32 n)
+{
+	holders->nbuckets = n;
+	holders->buckets = MemoryContextAllocExtended(holders->context,
+												  sizeof(uint32) * (Size) n,
+												  MCXT_ALLOC_HUGE |
+												  MCXT_ALLOC_ZERO);
+	holders->filters = MemoryContextAllocExtended(holders->context, n,
+												  MCXT_ALLOC_HUGE |
+												  MCXT_ALLOC_ZERO);
+}
+
 Holders *
 holders_create(MemoryContext parent)
 {
@@ -52,9 +78,7 @@ holders_create(MemoryContext parent)
 	Holders    *holders = MemoryContextAllocZero(context, sizeof(Holders));
 
 	holders->context = context;
-	holders->nbuckets = FIRST_BUCKETS;
-	holders->buckets = MemoryContextAllocZero(context, sizeof(uint32) *
-											  FIRST_BUCKETS);
+	make_buckets(holders, FIRST_BUCKETS);
 	holders->used = 1;			/* HOLDER_NONE is none */
 	return holders;
 }
@@ -70,9 +94,10 @@ static void
 link_holder(Holders *holders, uint32 place)
 {
 	Holder	   *holder = holder_at(holders, place);
-	uint32	   *bucket = &holders->buckets[holder->hash &
-										   (holders->nbuckets - 1)];
+	uint32		n = holder->hash & (holders->nbuckets - 1);
+	uint32	   *bucket = &holders->buckets[n];
 
+	holders->filters[n] |= filter_bit(holder->hash);
 	holder->previous = HOLDER_NONE;
 	holder->next = *bucket;
 	if (*bucket != HOLDER_NONE)
@@ -87,12 +112,8 @@ grow(Holders *holders)
 	uint32		old = holders->nbuckets;
 	uint32	   *heads = holders->buckets;
 
-	holders->nbuckets = old * 2;
-	holders->buckets = MemoryContextAllocExtended(holders->context,
-												  sizeof(uint32) *
-												  (Size) holders->nbuckets,
-												  MCXT_ALLOC_HUGE |
-												  MCXT_ALLOC_ZERO);
+	pfree(holders->filters);
+	make_buckets(holders, old * 2);
 	for (uint32 i = 0; i < old; i++)
 	{
 		uint32		next;
@@ -157,18 +178,39 @@ holders_add(Holders *holders, uint32 hash, void *owner)
 	return place;
 }
 
+/*
+ * A holder has left a chain.  Of a long one the filter may say too much: many
+ * may hold the same row.
+ */
+static void
+narrow_filter(Holders *holders, uint32 bucket)
+{
+	uint8		filter = 0;
+	int			n = 0;
+
+	for (uint32 place = holders->buckets[bucket]; place != HOLDER_NONE;
+		 place = holder_at(holders, place)->next)
+	{
+		if (++n > SHORT_CHAIN)
+			return;
+		filter |= filter_bit(holder_at(holders, place)->hash);
+	}
+	holders->filters[bucket] = filter;
+}
+
 void
 holders_remove(Holders *holders, uint32 place)
 {
 	Holder	   *holder = holder_at(holders, place);
+	uint32		bucket = holder->hash & (holders->nbuckets - 1);
 
 	if (holder->previous != HOLDER_NONE)
 		holder_at(holders, holder->previous)->next = holder->next;
 	else
-		holders->buckets[holder->hash & (holders->nbuckets - 1)] =
-			holder->next;
+		holders->buckets[bucket] = holder->next;
 	if (holder->next != HOLDER_NONE)
 		holder_at(holders, holder->next)->previous = holder->previous;
+	narrow_filter(holders, bucket);
 	holder->next = holders->free;
 	holders->free = place;
 	holders->count--;
@@ -178,8 +220,12 @@ void
 holders_find(Holders *holders, uint32 hash,
 			 void (*callback) (void *owner, void *arg), void *arg)
 {
-	uint32		place = holders->buckets[hash & (holders->nbuckets - 1)];
+	uint32		bucket = hash & (holders->nbuckets - 1);
+	uint32		place;
 
+	if ((holders->filters[bucket] & filter_bit(hash)) == 0)
+		return;
+	place = holders->buckets[bucket];
 	while (place != HOLDER_NONE)
 	{
 		Holder	   *holder = holder_at(holders, place);

@@ -36,12 +36,16 @@ typedef struct Operand
 	Bitmapset  *columns;		/* offset as by pull_varattnos */
 } Operand;
 
-/* The spans of the feeds that want one value, by its hash. */
+/*
+ * The spans of the feeds that want one value, by its hash; and the last of
+ * their boundaries, so that most rows need no look at the spans.
+ */
 typedef struct ValueEntry
 {
 	uint32		hash;
 	char		status;
 	Span	   *root;
+	SpanBoundary last;
 } ValueEntry;
 
 #define SH_PREFIX values
@@ -263,6 +267,21 @@ span_root(Shape *shape, const Span *span)
 	return &values_lookup(shape->by_value, span->hash)->root;
 }
 
+/* The tree of the span has changed, or one of its boundaries. */
+static void
+note_last_boundary(Shape *shape, const Span *span)
+{
+	ValueEntry *entry;
+
+	if (shape->by_value == NULL)
+		return;
+	entry = values_lookup(shape->by_value, span->hash);
+	if (entry->root == NULL)
+		values_delete(shape->by_value, span->hash);
+	else
+		entry->last = entry->root->top_boundary->boundary;
+}
+
 static int
 compare_hashes(const void *a, const void *b)
 {
@@ -313,14 +332,14 @@ add_span(Shape *shape, Span *span)
 			entry->root = NULL;
 	}
 	span_insert(&shape->order, span_root(shape, span), span);
+	note_last_boundary(shape, span);
 }
 
 static void
 remove_span(Shape *shape, Span *span)
 {
 	span_delete(&shape->order, span_root(shape, span), span);
-	if (shape->by_value && *span_root(shape, span) == NULL)
-		values_delete(shape->by_value, span->hash);
+	note_last_boundary(shape, span);
 }
 
 static void
@@ -431,7 +450,10 @@ route_refresh(Feed *feed)
 		boundary.isnull = high->null1;
 	}
 	for (int i = 0; i < feed->nspans; i++)
+	{
 		span_move(&feed->shape->order, &feed->spans[i], &boundary);
+		note_last_boundary(feed->shape, &feed->spans[i]);
+	}
 	if (before)
 		row_unref(before);
 }
@@ -719,6 +741,7 @@ find_in_shape(Shape *shape, const Bitmapset *missing)
 {
 	SpanProbe	probe;
 	Span	   *root = shape->root;
+	const SpanBoundary *last = NULL;
 	bool		all_values = false;
 
 	if (shape->by_value)
@@ -742,12 +765,15 @@ find_in_shape(Shape *shape, const Bitmapset *missing)
 			if (entry == NULL)
 				return;
 			root = entry->root;
+			last = &entry->last;
 		}
 	}
-	probe.x_known = evaluate_operand(&shape->range, missing, &probe.x,
-									 &probe.x_null);
 	probe.y_known = evaluate_operand(&shape->sort, missing, &probe.y,
 									 &probe.y_null);
+	if (last && !span_boundary_admits(&shape->order, last, &probe))
+		return;
+	probe.x_known = evaluate_operand(&shape->range, missing, &probe.x,
+									 &probe.x_null);
 	if (all_values)
 	{
 		values_iterator iterator;

@@ -169,18 +169,22 @@ span_delete(const SpanOrder *order, Span **root, Span *span)
 	pull_up(order, span->parent);
 }
 
-/* Does the row lie at or before the boundary? */
-static bool
-boundary_admits(const SpanOrder *order, const Span *span,
-				const SpanProbe *probe)
+bool
+span_boundary_admits(const SpanOrder *order, const SpanBoundary *boundary,
+					 const SpanProbe *probe)
 {
-	const SpanBoundary *boundary = &span->boundary;
-
 	if (boundary->end != WINDOW_BOUNDED)
 		return boundary->end == WINDOW_COMPLETE;
 	return !probe->y_known ||
 		ApplySortComparator(probe->y, probe->y_null, boundary->datum,
 							boundary->isnull, order->sort) <= 0;
+}
+
+static bool
+boundary_admits(const SpanOrder *order, const Span *span,
+				const SpanProbe *probe)
+{
+	return span_boundary_admits(order, &span->boundary, probe);
 }
 
 static bool

@@ -66,6 +66,11 @@ extern void span_delete(const SpanOrder *order, Span **root, Span *span);
 extern void span_move(const SpanOrder *order, Span *span,
 					  const SpanBoundary *boundary);
 
+/* Does a row lie at or before the boundary? */
+extern bool span_boundary_admits(const SpanOrder *order,
+								 const SpanBoundary *boundary,
+								 const SpanProbe *probe);
+
 /* Call back for each span that admits the row. */
 extern void span_find(const SpanOrder *order, Span *root,
 					  const SpanProbe *probe,
