@@ -10,6 +10,9 @@ OBJS = \
 	src/subscription.o \
 	src/read.o \
 	src/monitor.o \
+	src/waits.o \
+	src/progress.o \
+	src/meter.o \
 	src/query.o \
 	src/query_check.o \
 	src/query_functions.o \

@@ -131,6 +131,7 @@ static void
 append_stats(StringInfo answer, const Feed *feed)
 {
 	const WindowSet *windows = feed->windows;
+	RefillProgress refill = feed_refill_progress(feed);
 	int64		stats[NUM_STATS] = {
 		[STAT_ID] = feed->id,
 		[STAT_HELD_ROWS] = windows ? windows->nrows : 0,
@@ -151,6 +152,11 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_ROWS_BEFORE] = windows ? windows->before : 0,
 		[STAT_SKIPPED_ROWS] = windows ? feed_skipped_rows(feed) : 0,
 		[STAT_GROUPS] = windows ? window_set_count(windows) : 0,
+		[STAT_WORK_TIME] = feed->work_time,
+		[STAT_RESTART_LSN] = feed_restart_lsn(feed),
+		[STAT_REFILL_PID] = refill.pid,
+		[STAT_REFILL_START] = refill.started_at,
+		[STAT_REFILL_READ] = refill.rows,
 	};
 
 	for (int i = 0; i < NUM_STATS; i++)

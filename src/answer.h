@@ -44,6 +44,11 @@ typedef enum SubscriptionStat
 	STAT_ROWS_BEFORE,			/* counted, before the first one held */
 	STAT_SKIPPED_ROWS,			/* held, before the page */
 	STAT_GROUPS,				/* of which rows are held */
+	STAT_WORK_TIME,				/* nanoseconds */
+	STAT_RESTART_LSN,			/* WAL from there on is needed */
+	STAT_REFILL_PID,			/* of the worker that reads now, 0 if none */
+	STAT_REFILL_START,			/* TimestampTz, 0 if none */
+	STAT_REFILL_READ,			/* rows, so far */
 	NUM_STATS
 } SubscriptionStat;
 

@@ -17,6 +17,7 @@
 #include "deliver.h"
 #include "invalidation.h"
 #include "message.h"
+#include "meter.h"
 #include "postmaster/interrupt.h"
 #include "route.h"
 #include "storage/ipc.h"
@@ -451,9 +452,16 @@ route_change(Route *route, const Change *change)
 	commit_work += n;
 	for (int i = 0; i < n; i++)
 	{
+		bool		timed = meter_samples();
+		instr_time	start;
+
+		if (timed)
+			INSTR_TIME_SET_CURRENT(start);
 		if (feed_change(feeds[i], change, commit_start))
 			touch(feeds[i]);
 		route_refresh(feeds[i]);
+		if (timed)
+			feeds[i]->work_time += METER_RATE * meter_elapsed(start);
 	}
 }
 
@@ -723,10 +731,13 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	foreach(lc, commit_feeds)
 	{
 		Feed	   *feed = lfirst(lc);
+		instr_time	start;
 
+		INSTR_TIME_SET_CURRENT(start);
 		feed->touched = false;
 		feed_commit(feed);
 		route_refresh(feed);
+		feed->work_time += meter_elapsed(start);
 	}
 	foreach(lc, commit_catalog)
 		apply_catalog_change(lfirst(lc));

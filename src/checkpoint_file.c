@@ -13,6 +13,7 @@
 #include "checkpoint_file.h"
 #include "pgstat.h"
 #include "utils/memutils.h"
+#include "waits.h"
 
 bool
 file_warning(const char *what, const char *path)
@@ -34,7 +35,8 @@ writer_open(FileWriter *writer, const char *path, int flags, off_t offset)
 	writer->file = PathNameOpenFile(path, flags | PG_BINARY);
 	if (writer->file < 0)
 		return file_warning("open", path);
-	if (FileTruncate(writer->file, offset, PG_WAIT_EXTENSION) != 0)
+	if (FileTruncate(writer->file, offset,
+					 wait_event(WAIT_CHECKPOINT_FILE)) != 0)
 		writer->error = errno;
 	return true;
 }
@@ -45,7 +47,7 @@ write_buffer(FileWriter *writer)
 	errno = 0;
 	if (writer->error == 0 &&
 		FileWrite(writer->file, writer->buffer, writer->used, writer->end,
-				  PG_WAIT_EXTENSION) != writer->used)
+				  wait_event(WAIT_CHECKPOINT_FILE)) != writer->used)
 		writer->error = errno ? errno : ENOSPC;
 	writer->end += writer->used;
 	writer->used = 0;
@@ -56,7 +58,7 @@ writer_close(FileWriter *writer, const char *path)
 {
 	write_buffer(writer);
 	if (writer->error == 0 &&
-		FileSync(writer->file, PG_WAIT_EXTENSION) != 0)
+		FileSync(writer->file, wait_event(WAIT_CHECKPOINT_FILE)) != 0)
 		writer->error = errno;
 	FileClose(writer->file);
 	errno = writer->error;

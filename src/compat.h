@@ -166,6 +166,13 @@
 	heap_form_minimal_tuple(desc, values, nulls, 0)
 #endif
 
+/* c9af05465: extensions name what they wait for */
+#if PG_VERSION_NUM < 170000
+#define wait_event_new(name)	((void) (name), PG_WAIT_EXTENSION)
+#else
+#define wait_event_new(name)	WaitEventExtensionNew(name)
+#endif
+
 /* 18: a SortGroupClause says by itself whether its sortop is "greater" */
 #if PG_VERSION_NUM < 180000
 #define set_reverse_sort(clause, reverse) ((void) (clause))

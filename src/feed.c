@@ -368,6 +368,25 @@ feed_exact_lsn(const Feed *feed)
 	return lsn;
 }
 
+XLogRecPtr
+feed_restart_lsn(const Feed *feed)
+{
+	XLogRecPtr	lsn = feed_exact_lsn(feed);
+	LoggedCommit commit;
+
+	if (feed_needs_log(feed) &&
+		commit_log_next(feed_commit_log, feed_floor(feed), InvalidOid,
+						&commit))
+		lsn = Min(lsn, commit.info.start);
+	return lsn;
+}
+
+RefillProgress
+feed_refill_progress(const Feed *feed)
+{
+	return refill_progress(feed_pool, feed->ticket);
+}
+
 bool
 feed_has_applied(const Feed *feed)
 {

@@ -158,6 +158,7 @@ typedef struct Feed
 	int64		refills;
 	int64		refilled_rows;
 	int64		refill_time;	/* microseconds */
+	int64		work_time;		/* nanoseconds, see meter.h */
 	int64		coalesced;
 	int64		resets;
 } Feed;
@@ -229,6 +230,12 @@ extern uint64 feed_floor_of_all(void);
  */
 extern XLogRecPtr feed_exact_lsn(const Feed *feed);
 extern XLogRecPtr feed_exact_lsn_of_all(void);
+
+/* From which record on it may still need WAL. */
+extern XLogRecPtr feed_restart_lsn(const Feed *feed);
+
+/* Of its refill that is under way. */
+extern RefillProgress feed_refill_progress(const Feed *feed);
 
 /* Was the last commit decoded in the windows already when they were saved? */
 extern bool feed_has_applied(const Feed *feed);

@@ -14,6 +14,7 @@
 #include "deliver.h"
 #include "feed_private.h"
 #include "lib/pairingheap.h"
+#include "meter.h"
 #include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "route.h"
@@ -372,7 +373,13 @@ feed_advance_all(void)
 			return true;
 		}
 		if (can_advance(feed))
+		{
+			instr_time	start;
+
+			INSTR_TIME_SET_CURRENT(start);
 			feed_run_safely(feed, advance, NULL);
+			feed->work_time += meter_elapsed(start);
+		}
 		if (can_advance(feed))
 			more = true;
 		else if (has_settled(feed))

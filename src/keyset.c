@@ -26,6 +26,7 @@
 #include "compat.h"
 #include "all_groups.h"
 #include "flatten.h"
+#include "progress.h"
 #include "query.h"
 #include "tiers.h"
 
@@ -155,11 +156,13 @@ run_plan(PlannedStmt *plan, DestReceiver *dest)
 {
 	QueryDesc  *desc = CreateQueryDesc(plan, "live_topn keyset query",
 									   GetActiveSnapshot(), InvalidSnapshot,
-									   dest, NULL, NULL, 0);
+									   dest, NULL, NULL, INSTRUMENT_ROWS);
 	uint64		result;
 
 	ExecutorStart(desc, 0);
+	progress_watch(desc->planstate);
 	executor_run(desc);
+	progress_forget();
 	result = desc->estate->es_processed;
 	ExecutorFinish(desc);
 	ExecutorEnd(desc);

@@ -33,12 +33,14 @@
 #include "postmaster/interrupt.h"
 #include "replication/slot.h"
 #include "request.h"
+#include "setup.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "waits.h"
 #include "worker_slot.h"
 
 #define LIBRARY_NAME		"live_topn"
@@ -536,6 +538,7 @@ live_topn_launcher_main(Datum main_arg)
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	setup_application_name();
 
 	if (!XLogLogicalInfoActive())
 	{
@@ -581,6 +584,6 @@ live_topn_launcher_main(Datum main_arg)
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
 						 (timeout >= 0 ? WL_TIMEOUT : 0),
-						 timeout, PG_WAIT_EXTENSION);
+						 timeout, wait_event(WAIT_LAUNCHER_MAIN));
 	}
 }

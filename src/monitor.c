@@ -28,6 +28,31 @@ PG_FUNCTION_INFO_V1(live_topn_workers);
 #define STATS_COLUMNS	(NUM_STATS + 2)
 #define WORKERS_COLUMNS	14
 
+static Datum
+stat_datum(SubscriptionStat stat, int64 value, bool *null)
+{
+	switch (stat)
+	{
+		case STAT_REFILL_TIME:
+			return Float8GetDatum(value / 1000.0);
+		case STAT_WORK_TIME:
+			return Float8GetDatum(value / 1000000.0);
+		case STAT_LSN:
+		case STAT_RESTART_LSN:
+			*null = value == 0;
+			return LSNGetDatum((XLogRecPtr) value);
+		case STAT_LEASE_END:
+		case STAT_REFILL_START:
+			*null = value == 0;
+			return TimestampTzGetDatum(value);
+		case STAT_REFILL_PID:
+			*null = value == 0;
+			return Int32GetDatum((int32) value);
+		default:
+			return Int64GetDatum(value);
+	}
+}
+
 /*
  * One row for each subscription that the worker knows; or one with a null id
  * that says for all of them why there is no worker.
@@ -61,27 +86,17 @@ live_topn_stats(PG_FUNCTION_ARGS)
 	while (n-- > 0)
 	{
 		const char *text;
+		bool		reading = false;
 
 		memset(nulls, false, sizeof(nulls));
 		for (int i = 0; i < NUM_STATS; i++)
 		{
 			int64		value = pq_getmsgint64(answer);
 
-			if (i == STAT_REFILL_TIME)
-				values[i] = Float8GetDatum(value / 1000.0);
-			else if (i == STAT_LSN)
-			{
-				values[i] = LSNGetDatum((XLogRecPtr) value);
-				nulls[i] = value == 0;
-			}
-			else if (i == STAT_LEASE_END)
-			{
-				values[i] = TimestampTzGetDatum(value);
-				nulls[i] = value == 0;
-			}
-			else
-				values[i] = Int64GetDatum(value);
+			values[i] = stat_datum(i, value, &nulls[i]);
+			reading |= i == STAT_REFILL_PID && value != 0;
 		}
+		nulls[STAT_REFILL_READ] = !reading;
 		text = pq_getmsgrawstring(answer);
 		values[NUM_STATS] = CStringGetTextDatum(text);
 		text = pq_getmsgrawstring(answer);

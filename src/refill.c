@@ -36,6 +36,7 @@ typedef struct RefillSlot
 	BackgroundWorkerHandle *handle;
 	shm_mq_handle *in;
 	shm_mq_handle *out;
+	pg_atomic_uint64 *progress;
 	RefillJob  *job;			/* what it works on */
 	bool		sent;			/* the whole request */
 	RefillAnswer *answer;		/* so far */
@@ -94,6 +95,7 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 	pq_sendint32(message, row->nsettings);
 	for (int i = 0; i < row->nsettings; i++)
 		pq_sendstring(message, row->settings[i]);
+	pq_sendstring(message, row->name);
 	pq_sendstring(message, row->query);
 	pq_sendint32(message, row->nargs);
 	for (int i = 0; i < row->nargs; i++)
@@ -140,6 +142,27 @@ end_job(RefillPool *pool, RefillSlot *slot)
 {
 	refill_queue_end(pool->queue, slot->job);
 	slot->job = NULL;
+}
+
+RefillProgress
+refill_progress(const RefillPool *pool, uint64 ticket)
+{
+	RefillProgress progress = {0};
+
+	for (int i = 0; ticket != 0 && i < REFILL_MAX_WORKERS; i++)
+	{
+		const RefillSlot *slot = &pool->slots[i];
+
+		if (slot->job == NULL || slot->job->ticket != ticket)
+			continue;
+		if (GetBackgroundWorkerPid(slot->handle, &progress.pid) == BGWH_STARTED)
+		{
+			progress.started_at = slot->job->started_at;
+			progress.rows = pg_atomic_read_u64(slot->progress);
+		}
+		break;
+	}
+	return progress;
 }
 
 int
@@ -206,7 +229,8 @@ start_worker(RefillPool *pool, RefillSlot *slot, char *why)
 	shm_toc_initialize_estimator(&estimator);
 	shm_toc_estimate_chunk(&estimator, REFILL_QUEUE_SIZE);
 	shm_toc_estimate_chunk(&estimator, REFILL_QUEUE_SIZE);
-	shm_toc_estimate_keys(&estimator, 2);
+	shm_toc_estimate_chunk(&estimator, sizeof(pg_atomic_uint64));
+	shm_toc_estimate_keys(&estimator, 3);
 	size = shm_toc_estimate(&estimator);
 
 	slot->segment = create_segment(size, why);
@@ -222,6 +246,9 @@ start_worker(RefillPool *pool, RefillSlot *slot, char *why)
 							REFILL_QUEUE_SIZE);
 		shm_toc_insert(toc, REFILL_KEY_OUT, out);
 		shm_mq_set_receiver(out, MyProc);
+		slot->progress = shm_toc_allocate(toc, sizeof(pg_atomic_uint64));
+		pg_atomic_init_u64(slot->progress, 0);
+		shm_toc_insert(toc, REFILL_KEY_PROGRESS, slot->progress);
 
 		worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
 			BGWORKER_BACKEND_DATABASE_CONNECTION;
@@ -230,7 +257,8 @@ start_worker(RefillPool *pool, RefillSlot *slot, char *why)
 		strlcpy(worker.bgw_library_name, "live_topn", BGW_MAXLEN);
 		strlcpy(worker.bgw_function_name, "live_topn_refill_main", BGW_MAXLEN);
 		snprintf(worker.bgw_name, BGW_MAXLEN,
-				 "live_topn refill worker for database %u", MyDatabaseId);
+				 "live_topn refill worker%s",
+				 strstr(MyBgworkerEntry->bgw_name, " for database "));
 		strlcpy(worker.bgw_type, "live_topn refill worker", BGW_MAXLEN);
 		worker.bgw_main_arg =
 			UInt32GetDatum(dsm_segment_handle(slot->segment));

@@ -11,6 +11,7 @@
  *
  *	int32		owner
  *	int32		number of settings, then each as a string, name=value
+ *	string		name
  *	string		SQL text of the query
  *	int32		number of arguments, then for each a byte, 1 for null, and,
  *				if it is 0, a string
@@ -54,6 +55,7 @@
 /* Keys in the segment's table of contents. */
 #define REFILL_KEY_IN		1
 #define REFILL_KEY_OUT		2
+#define REFILL_KEY_PROGRESS	3	/* pg_atomic_uint64: see progress.h */
 
 extern int	refill_max_workers; /* live_topn.max_refill_workers */
 extern int	refill_timeout_ms;	/* live_topn.refill_timeout */
@@ -126,6 +128,16 @@ extern void refill_forget(RefillPool *pool, uint64 ticket);
  * Returns a complete answer, or NULL; the caller deletes its context.
  */
 extern RefillAnswer *refill_poll(RefillPool *pool);
+
+/* What a request that is under way has done so far. */
+typedef struct RefillProgress
+{
+	pid_t		pid;			/* of the worker; 0: none runs it */
+	TimestampTz started_at;
+	uint64		rows;			/* that it has read */
+} RefillProgress;
+
+extern RefillProgress refill_progress(const RefillPool *pool, uint64 ticket);
 
 /* Requests that are not answered yet, queued or under way. */
 extern int	refill_active(const RefillPool *pool);

@@ -22,6 +22,7 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "progress.h"
 #include "refill.h"
 #include "request.h"
 #include "setup.h"
@@ -325,6 +326,7 @@ read_task(StringInfo message)
 	row->settings = palloc(sizeof(char *) * Max(row->nsettings, 1));
 	for (int i = 0; i < row->nsettings; i++)
 		row->settings[i] = pstrdup(pq_getmsgrawstring(message));
+	row->name = pstrdup(pq_getmsgrawstring(message));
 	row->query = pstrdup(pq_getmsgrawstring(message));
 	row->nargs = pq_getmsgint(message, 4);
 	row->args = palloc0(sizeof(char *) * Max(row->nargs, 1));
@@ -352,6 +354,23 @@ read_task(StringInfo message)
 	return task;
 }
 
+/* What for, and the query. */
+static void
+report_activity(const RefillTask *task)
+{
+	const char *what = "looking for more rows of";
+	char	   *text;
+
+	if (task->nreads == 0)
+		what = "analyzing";
+	else if (task->reads[0].row == NULL)
+		what = "loading";
+	text = psprintf("%s live_topn subscription \"%s\": %s", what,
+					task->row.name, task->row.query);
+	pgstat_report_activity(STATE_RUNNING, text);
+	pfree(text);
+}
+
 /*
  * Run one request; an error becomes the answer.
  */
@@ -367,17 +386,23 @@ serve(char *data, Size len, shm_mq_handle *out)
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
 		if (pq_getmsgbyte(&message) == 'X')
+		{
+			pgstat_report_activity(STATE_RUNNING,
+								   "dropping a live_topn subscription");
 			drop_subscription(pq_getmsgint64(&message), out);
+		}
 		else
 		{
 			RefillTask *task = read_task(&message);
 
 			XactReadOnly = true;
-			pgstat_report_activity(STATE_RUNNING, task->row.query);
+			report_activity(task);
+			progress_begin();
 			if (refill_timeout_ms > 0)
 				enable_timeout_after(STATEMENT_TIMEOUT, refill_timeout_ms);
 			run_task(task, out);
 			disable_timeout(STATEMENT_TIMEOUT, false);
+			progress_end();
 		}
 		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 		CommitTransactionCommand();
@@ -389,6 +414,7 @@ serve(char *data, Size len, shm_mq_handle *out)
 
 		HOLD_INTERRUPTS();
 		disable_all_timeouts(false);
+		progress_end();
 		QueryCancelPending = false;
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
@@ -430,6 +456,7 @@ live_topn_refill_main(Datum main_arg)
 	toc = shm_toc_attach(REFILL_MAGIC, dsm_segment_address(segment));
 	in = shm_toc_lookup(toc, REFILL_KEY_IN, false);
 	out = shm_toc_lookup(toc, REFILL_KEY_OUT, false);
+	progress_startup(shm_toc_lookup(toc, REFILL_KEY_PROGRESS, false));
 	shm_mq_set_receiver(in, MyProc);
 	shm_mq_set_sender(out, MyProc);
 	in_handle = shm_mq_attach(in, segment, NULL);

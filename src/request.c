@@ -41,6 +41,7 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+#include "waits.h"
 
 #define QUEUE_SIZE			((Size) 65536)
 
@@ -380,7 +381,7 @@ call_worker(const RequestArgs *args, int timeout, StringInfo *answer,
 
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 wait, PG_WAIT_EXTENSION);
+						 wait, wait_event(WAIT_ANSWER));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -11,6 +11,7 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "postmaster/bgworker.h"
 #include "setup.h"
 #include "utils/acl.h"
 #include "utils/guc.h"
@@ -112,6 +113,13 @@ setup_check(void)
 }
 
 void
+setup_application_name(void)
+{
+	SetConfigOption("application_name", MyBgworkerEntry->bgw_name,
+					PGC_USERSET, PGC_S_OVERRIDE);
+}
+
+void
 setup_process(void)
 {
 	static const char *const settings[][2] = {
@@ -133,4 +141,5 @@ setup_process(void)
 	/* text is passed between processes as it is */
 	SetConfigOption("client_encoding", GetDatabaseEncodingName(),
 					PGC_USERSET, PGC_S_OVERRIDE);
+	setup_application_name();
 }

@@ -20,4 +20,7 @@ extern void setup_check(void);
  */
 extern void setup_process(void);
 
+/* The name of the background process is to be seen in pg_stat_activity. */
+extern void setup_application_name(void);
+
 #endif							/* LIVE_TOPN_SETUP_H */

@@ -39,6 +39,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
+#include "waits.h"
 #include "wakeup.h"
 #include "worker.h"
 
@@ -204,12 +205,16 @@ start(MemoryContext context, const char *slot_name)
 	ListCell   *lc;
 	bool		new_slot;
 	MemoryContext scratch;
+	char		activity[NAMEDATALEN + 32];
 
 	while (read_catalog(&relid, &view) == NIL)
 		if (retire(slot_name, false))
 			return false;
 
 	launcher_set_state(WORKER_CREATING_SLOT);
+	snprintf(activity, sizeof(activity), "opening replication slot \"%s\"",
+			 slot_name);
+	pgstat_report_activity(STATE_RUNNING, activity);
 	new_slot = decoder_open(slot_name, &apply_ops);
 	scratch = AllocSetContextCreate(context, "live_topn subscriptions",
 									ALLOCSET_DEFAULT_SIZES);
@@ -227,9 +232,12 @@ start(MemoryContext context, const char *slot_name)
 		feed_create(lfirst(lc), true);
 	MemoryContextDelete(scratch);
 	replay_end = request_flush_point();
+	pgstat_report_activity(STATE_RUNNING, "reading saved windows");
 	restore(new_slot);
 	apply_started();
 	launcher_set_state(WORKER_RUNNING);
+	pgstat_report_activity(STATE_RUNNING,
+						   "decoding WAL for live_topn subscriptions");
 	return true;
 }
 
@@ -440,7 +448,7 @@ wait_stuck(void)
 
 	(void) WaitLatch(MyLatch,
 					 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 timeout, PG_WAIT_EXTENSION);
+					 timeout, wait_event(WAIT_PUBLISH));
 	ResetLatch(MyLatch);
 }
 
@@ -469,7 +477,7 @@ wait(XLogRecPtr flushed)
 			timeout = shorter_timeout(timeout, SHUTDOWN_MS / 10);
 		events = WaitLatch(MyLatch,
 						   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						   timeout, PG_WAIT_EXTENSION);
+						   timeout, wait_event(WAIT_WORKER_MAIN));
 		if (events & WL_LATCH_SET)
 		{
 			ResetLatch(MyLatch);
@@ -574,7 +582,7 @@ live_topn_worker_main(Datum main_arg)
 	context = AllocSetContextCreate(TopMemoryContext, "live_topn worker",
 									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(context);
-	pgstat_report_activity(STATE_RUNNING, NULL);
+	pgstat_report_activity(STATE_RUNNING, "reading live_topn subscriptions");
 	if (start(context, slot_name))
 	{
 		/* from now on we want to end in good order */

@@ -38,6 +38,7 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
+#include "waits.h"
 #include "worker_slot.h"
 
 /* Entries beyond one per replication slot: databases being looked at. */
@@ -332,7 +333,7 @@ launcher_wait_gone(Oid dboid)
 		if (gone || timeout <= 0)
 			break;
 		ConditionVariableTimedSleep(&worker_array->gone, timeout,
-									PG_WAIT_EXTENSION);
+									wait_event(WAIT_WORKER_EXIT));
 	}
 	ConditionVariableCancelSleep();
 }
