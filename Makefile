@@ -48,6 +48,7 @@ OBJS = \
 	src/feed_log.o \
 	src/feed_refill.o \
 	src/feed_restart.o \
+	src/feed_set.o \
 	src/feed_slice.o \
 	src/holders.o \
 	src/predicate.o \

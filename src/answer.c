@@ -105,6 +105,10 @@ answer_snapshot(Request *request, Feed *feed)
 
 	if (feed->error)
 		answer_error_of_feed(request, feed);
+	else if (feed->unwieldy)
+		request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+							 RESULT_TOO_LARGE,
+							 "The worker holds none of its rows, only whoever asks for all of them needs the memory.");
 	else if (answer.too_large)
 		request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
 							 "result is larger than 1 GB",
@@ -135,9 +139,10 @@ append_stats(StringInfo answer, const Feed *feed)
 	int64		stats[NUM_STATS] = {
 		[STAT_ID] = feed->id,
 		[STAT_HELD_ROWS] = windows ? windows->nrows : 0,
-		[STAT_RESULT_ROWS] = windows ? feed_result_rows(feed) : 0,
+		[STAT_RESULT_ROWS] = windows == NULL ? 0 :
+		window_set_is_passing(windows) ? -1 : feed_result_rows(feed),
 		[STAT_CUSHION] = cushion_rows(&feed->cushion),
-		[STAT_BYTES] = windows ? windows->bytes : 0,
+		[STAT_BYTES] = windows ? windows->bytes + windows->passed : 0,
 		[STAT_CHANGES] = feed->changes,
 		[STAT_BATCHES] = feed->batches,
 		[STAT_DELTAS] = feed->deltas,
@@ -216,7 +221,7 @@ can_answer(Request *request)
 	{
 		/* what clients read goes with the last batch */
 		feed_flush(feed);
-		return deliver_pending() == 0;
+		return deliver_pending() == 0 && feed_hold(feed);
 	}
 	if (request->deadline == 0)
 		request->deadline =
@@ -254,6 +259,24 @@ answer(Request *request)
 		answer_of_feed(request);
 }
 
+/* Nobody waits for the rows of a subscription any longer? */
+static void
+release(int64 id)
+{
+	Feed	   *feed = feed_find(id);
+	ListCell   *lc;
+
+	foreach(lc, requests)
+	{
+		const RequestArgs *args = &((Request *) lfirst(lc))->args;
+
+		if (args->kind == REQUEST_SNAPSHOT && args->id == id)
+			return;
+	}
+	if (feed)
+		feed_release(feed);
+}
+
 long
 answer_next_timeout(void)
 {
@@ -283,7 +306,10 @@ answer_requests(void)
 
 	foreach(lc, requests)
 	{
+		int64		id;
+
 		request = lfirst(lc);
+		id = request->args.id;
 		if (request_abandoned(request))
 			request_drop(request);
 		else if (!can_answer(request))
@@ -291,5 +317,6 @@ answer_requests(void)
 		else
 			answer(request);
 		requests = foreach_delete_current(requests, lc);
+		release(id);
 	}
 }

@@ -131,23 +131,24 @@ put_rows(FileWriter *writer, Row **rows, uint32 n)
  *	rows kept, removed, added: int64 number, then each
  */
 static void
-put_window(FileWriter *writer, const Window *window)
+put_window(FileWriter *writer, const Window *window, WindowEnd end)
 {
 	const WindowWork *work = window->work;
 	uint32		n = window_size(window);
 	uint32		nadded = work ? work->nadded : 0;
+	uint32		nkept = end == WINDOW_PASSING ? 0 : n - nadded;
 	Row		   *key = n == 0 ? window_key(window) : NULL;
 
 	writer_put_int(writer, key != NULL);
 	if (key)
 		writer_put_tuple(writer, RowTuple(key));
-	writer_put_int(writer, window->end);
-	if (window->end == WINDOW_BOUNDED)
+	writer_put_int(writer, end);
+	if (end == WINDOW_BOUNDED)
 		writer_put_tuple(writer, RowTuple(window->high));
 	writer_put_int(writer, window->page.skip);
 	writer_put_int(writer, window->page.end);
-	writer_put_int(writer, n - nadded);
-	for (uint32 i = 0; i < n; i++)
+	writer_put_int(writer, nkept);
+	for (uint32 i = 0; nkept > 0 && i < n; i++)
 	{
 		Row		   *row = window_nth(window, i);
 
@@ -200,7 +201,8 @@ put_feed(FileWriter *writer, const Feed *feed)
 		writer_put_int(writer, feed->windows->others);
 		writer_put_int(writer, window_set_count(feed->windows));
 		while ((window = window_set_next(feed->windows, &position)) != NULL)
-			put_window(writer, window);
+			put_window(writer, window, feed_can_pass(feed) ?
+					   WINDOW_PASSING : window->end);
 		writer_put_int(writer, feed->reset);
 		writer_put_int(writer, feed->recheck || feed_is_checking(feed));
 		writer_put_int(writer, list_length(feed->unseen));

@@ -417,6 +417,39 @@ change_counted(Evaluator *evaluator, WindowSet *set, const Change *change)
 		evaluate_put_in(evaluator, set, change, change_fill_new(change));
 }
 
+/*
+ * A change where nothing is held: the old version has been there if it is one
+ * of the result.  Without a difference there is nothing to remember.
+ */
+static bool
+change_passing(Evaluator *evaluator, WindowSet *set, const Change *change)
+{
+	TableView  *view = table_view(change->table, evaluator->query->relid);
+	Row		   *old = NULL;
+	Row		   *new = NULL;
+	bool		known = change_has_old(change);
+
+	if (known && change->kind != CHANGE_INSERT)
+		known = evaluate_tuple(evaluator, set, change->table, view,
+							   change->old, NULL, &old) != EVALUATE_MISSING;
+	if (known && change->new)
+		known = evaluate_tuple(evaluator, set, change->table, view,
+							   change_fill_new(change), NULL,
+							   &new) != EVALUATE_MISSING;
+	if (known && !(old && new && row_equal(old, new)))
+	{
+		if (old)
+			window_set_remove(set, old);
+		if (new)
+			window_set_add(set, row_ref(new));
+	}
+	if (old)
+		row_unref(old);
+	if (new)
+		row_unref(new);
+	return known;
+}
+
 /* evaluate_change for a change of a row, in memory that is reset later. */
 static bool
 change_row(Evaluator *evaluator, WindowSet *set, const Change *change)
@@ -446,18 +479,24 @@ bool
 evaluate_concerns(Evaluator *evaluator, WindowSet *set, const Change *change)
 {
 	TableView  *view = table_view(change->table, evaluator->query->relid);
+	bool		passing = window_set_is_passing(set);
 	MemoryContext caller;
-	Row		   *held;
+	Row		   *held = NULL;
 	Row		   *row = NULL;
 	EvaluateResult result = EVALUATE_OUTSIDE;
 
 	if (change->kind == CHANGE_REWRITE || change->kind == CHANGE_TRUNCATE ||
-		(set->counted && change->kind != CHANGE_INSERT))
+		(set->counted && change->kind != CHANGE_INSERT) ||
+		(passing && !change_has_old(change)))
 		return true;
 	MemoryContextReset(evaluator->change_context);
 	caller = MemoryContextSwitchTo(evaluator->change_context);
-	held = find_held(evaluator, set, change, view);
-	if (held == NULL && change->new)
+	if (!passing)
+		held = find_held(evaluator, set, change, view);
+	else if (change->kind != CHANGE_INSERT)
+		result = evaluate_tuple(evaluator, set, change->table, view,
+								change->old, NULL, &row);
+	if (held == NULL && row == NULL && change->new)
 		result = evaluate_tuple(evaluator, set, change->table, view,
 								change_fill_new(change), NULL, &row);
 	if (result == EVALUATE_ROW)
@@ -489,6 +528,7 @@ evaluate_change(Evaluator *evaluator, WindowSet *set, const Change *change)
 	MemoryContextReset(evaluator->change_context);
 	caller = MemoryContextSwitchTo(evaluator->change_context);
 	complete = set->counted ? change_counted(evaluator, set, change) :
+		window_set_is_passing(set) ? change_passing(evaluator, set, change) :
 		change_row(evaluator, set, change);
 	MemoryContextSwitchTo(caller);
 	return complete;

@@ -467,7 +467,7 @@ page_text(const TopnQuery *query)
 
 /* See route.c. */
 static char *
-routing_text(TopnQuery *query)
+routing_text(TopnQuery *query, Relation rel)
 {
 	StringInfoData text;
 	Predicate  *predicate;
@@ -477,8 +477,13 @@ routing_text(TopnQuery *query)
 
 	predicate = predicate_of(query);
 	initStringInfo(&text);
-	appendStringInfo(&text, "a row that is held: by %s; one that may enter: by ",
-					 query->keyless ? "the whole row" : key_columns(query));
+	if (query->unranked &&
+		rel->rd_rel->relreplident == REPLICA_IDENTITY_FULL)
+		appendStringInfoString(&text, "a row as it was, and as it is: by ");
+	else
+		appendStringInfo(&text,
+						 "a row that is held: by %s; one that may enter: by ",
+						 query->keyless ? "the whole row" : key_columns(query));
 	if (predicate->equal_expr != NULL)
 		appendStringInfo(&text, "the value of %s, ",
 						 expression_text(query,
@@ -540,6 +545,7 @@ put_advice(ReturnSetInfo *rsinfo, TopnQuery *query, const Service *service,
 		   Relation rel, const char *table)
 {
 	bool		full = rel->rd_rel->relreplident == REPLICA_IDENTITY_FULL;
+	const char *then = "every commit has a batch of its own, also while rows are missing";
 	char	   *advice;
 
 	if (!query->unranked && (service->sorts || service->indexes == NIL))
@@ -552,13 +558,18 @@ put_advice(ReturnSetInfo *rsinfo, TopnQuery *query, const Service *service,
 		put_item(rsinfo, "advice",
 				 psprintf("ALTER TABLE %s ADD PRIMARY KEY (...): then an index can serve the whole order, and deltas have a short key",
 						  table));
-	if (full || (query->limit == NO_LIMIT && query->offset == 0))
+	if (full)
 		return;
+	if (query->unranked)
+		then = "none of the rows is held";
+	else if (query->limit == NO_LIMIT && query->offset == 0)
+		return;
+	else if (query->ngroups == 0 && query->offset >= feed_slice_offset)
+		then = psprintf("%s, and the skipped rows are counted instead of held",
+						then);
 	put_item(rsinfo, "advice",
-			 psprintf("ALTER TABLE %s REPLICA IDENTITY FULL: then every commit has a batch of its own, also while rows are missing%s; UPDATE and DELETE write the whole old row to WAL%s",
-					  table,
-					  query->ngroups == 0 && query->offset >= feed_slice_offset ?
-					  ", and the skipped rows are counted instead of held" : "",
+			 psprintf("ALTER TABLE %s REPLICA IDENTITY FULL: then %s; UPDATE and DELETE write the whole old row to WAL%s",
+					  table, then,
 					  rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ?
 					  "; partitions need it, too" : ""));
 }
@@ -586,7 +597,7 @@ live_topn_explain(PG_FUNCTION_ARGS)
 	put_item(rsinfo, "page", page_text(query));
 	put_item(rsinfo, "index", query->unranked ? "any: rows need no order" :
 			 service_text(&service));
-	put_item(rsinfo, "routing", routing_text(query));
+	put_item(rsinfo, "routing", routing_text(query, rel));
 	put_advice(rsinfo, query, &service, rel, table);
 	table_close(rel, NoLock);
 	return (Datum) 0;

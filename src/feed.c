@@ -231,6 +231,7 @@ feed_set_query(Feed *feed, const char *text)
 	route_join(feed);
 
 	feed->full = false;
+	feed->full_at = 0;
 	feed->unsliced = false;
 	feed->loaded = false;
 	feed->lost = false;

@@ -74,6 +74,8 @@ typedef struct Feed
 	bool		logger;
 	dlist_node	counter_node;
 	bool		counter;
+	dlist_node	passer_node;
+	bool		passer;
 	struct RouteKey *route_key;
 	struct Shape *shape;		/* NULL: it takes its changes from the log */
 	int			nspans;
@@ -98,7 +100,8 @@ typedef struct Feed
 	WindowSet  *windows;		/* one, or one for each group */
 	Cushion		cushion;
 
-	bool		full;			/* old rows are whole, as far as we know */
+	bool		full;			/* old rows are whole, as far as we know ... */
+	uint64		full_at;		/* ... from this commit on */
 	bool		unsliced;		/* ... but not all that the next read needs */
 	int64		offset;			/* as of the cursor, see topn_move */
 	int64		limit;
@@ -117,6 +120,10 @@ typedef struct Feed
 								 * it, as far as snapshots may miss them */
 	bool		reset;			/* the next batch is a reset */
 	List	   *events;			/* of FeedEvent after cursor */
+
+	/* see feed_set.c */
+	bool		wanted;			/* somebody waits for its rows ... */
+	bool		unwieldy;		/* ... in vain, they are too many */
 
 	/* commits applied since the last result that is known */
 	int			covered;
@@ -296,6 +303,16 @@ extern bool feed_advance_all(void);
 
 /* Milliseconds until feed_advance_all has something to do, -1 if never. */
 extern long feed_next_timeout(void);
+
+/* Need its windows no rows to be saved? */
+extern bool feed_can_pass(const Feed *feed);
+
+/*
+ * Let the feed hold its result, until it is released: false if it has to be
+ * read.  It may turn out to be unwieldy.
+ */
+extern bool feed_hold(Feed *feed);
+extern void feed_release(Feed *feed);
 
 /* Publish a result that the throttle holds back. */
 extern void feed_flush(Feed *feed);

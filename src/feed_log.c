@@ -35,7 +35,8 @@ bool
 feed_is_too_large(const Feed *feed)
 {
 	return feed->limit == NO_LIMIT &&
-		(feed->windows->bytes > commit_log_memory_kb * (Size) 1024 ||
+		(feed->windows->bytes + feed->windows->passed >
+		 commit_log_memory_kb * (Size) 1024 ||
 		 feed->windows->nrows > MAX_HELD_ROWS);
 }
 
@@ -50,6 +51,8 @@ feed_window_is_short(const Feed *feed, const Window *window)
 {
 	if (feed_begins_late(feed, window))
 		return true;
+	if (window->end == WINDOW_PASSING)
+		return feed->reset;
 	if (window->end != WINDOW_BOUNDED)
 		return window->end == WINDOW_NOTHING;
 	return rank_is_open(window, feed_last_rank(feed, window));
@@ -121,6 +124,7 @@ feed_settle_windows(Feed *feed)
 {
 	WindowSet  *set = feed->windows;
 
+	feed_pass(feed);
 	look_at_windows(feed);
 	while (!dlist_is_empty(&set->touched))
 	{
@@ -144,6 +148,24 @@ cover(Feed *feed, const CommitInfo *commit)
 	if (feed->covered++ == 0)
 		feed->from = commit->lsn;
 	feed->commit = *commit;
+}
+
+/* Follow the commit log from here on. */
+static void
+fall_behind(Feed *feed)
+{
+	if (!feed->behind)
+	{
+		feed->behind = true;
+		feed->cursor = feed_position->commit.no;
+		if (feed->covered == 0)
+		{
+			feed->commit = feed_position->commit;
+			feed->commit.lsn = feed_position->lsn;
+		}
+	}
+	route_note_logger(feed);
+	feed_activate(feed);
 }
 
 /* A result that no commit made: the one at the cursor. */
@@ -301,8 +323,15 @@ feed_publish(Feed *feed)
 	else if (feed->covered > 1 && feed->from <= feed->published_lsn)
 	{
 		/* we cannot tell which one they have */
-		feed->reset = true;
+		feed_note_reset(feed, true);
 		feed->from = InvalidXLogRecPtr;
+		if (feed_is_short(feed))
+		{
+			feed->held = false;
+			fall_behind(feed);
+			MemoryContextSwitchTo(caller);
+			return;
+		}
 	}
 
 	if (feed->commit.lsn <= feed->published_lsn)
@@ -337,7 +366,7 @@ static void
 publish_if_due(Feed *feed)
 {
 	if (feed->row->throttle_ms > 0 && GetCurrentTimestamp() < feed->due &&
-		feed->commit.lsn > feed->published_lsn)
+		feed->commit.lsn > feed->published_lsn && !feed_holds_much(feed))
 	{
 		feed->held = true;
 		feed_activate(feed);
@@ -372,6 +401,13 @@ lose_rows(Feed *feed)
 	cushion_shift(&feed->cushion, -(int64) feed->windows->nrows);
 	window_set_clear(feed->windows, WINDOW_NOTHING);
 	feed->lost = false;
+	if (feed_passes(feed))
+	{
+		/* from what clients have there is no way to what will be read */
+		feed->reset = feed->announced;
+		window_settle(feed->windows->only);
+		window_touch(feed->windows->only, NULL);
+	}
 }
 
 static void
@@ -380,6 +416,8 @@ apply_change(Feed *feed, const Change *change)
 	Window	   *last;
 
 	feed->changes++;
+	if (change->kind == CHANGE_TRUNCATE && feed_passes(feed))
+		feed_note_reset(feed, feed->announced);
 	if (!evaluator_accepts(feed->evaluator, change))
 		feed->lost = feed->recheck = true;
 	else if (!feed->lost &&
@@ -388,6 +426,8 @@ apply_change(Feed *feed, const Change *change)
 
 	/* one transaction can bring any number of rows */
 	last = feed->windows->last;
+	if (feed_is_too_large(feed))
+		feed_shed(feed);
 	if (feed_is_too_large(feed))
 	{
 		window_set_clear(feed->windows, WINDOW_NOTHING);
@@ -406,23 +446,6 @@ feed_change(Feed *feed, const Change *change, XLogRecPtr start)
 	if (feed->loaded)
 		apply_change(feed, change);
 	return true;
-}
-
-static void
-fall_behind(Feed *feed)
-{
-	if (!feed->behind)
-	{
-		feed->behind = true;
-		feed->cursor = feed_position->commit.no;
-		if (feed->covered == 0)
-		{
-			feed->commit = feed_position->commit;
-			feed->commit.lsn = feed_position->lsn;
-		}
-	}
-	route_note_logger(feed);
-	feed_activate(feed);
 }
 
 void
@@ -482,7 +505,7 @@ feed_resync(Feed *feed)
 		add_event(feed, FEED_RESET);
 		return false;
 	}
-	feed->reset = true;
+	feed_note_reset(feed, true);
 	return feed->loaded;
 }
 
@@ -663,7 +686,7 @@ feed_step(Feed *feed)
 		switch (event->kind)
 		{
 			case FEED_RESET:
-				feed->reset = true;
+				feed_note_reset(feed, true);
 				break;
 			case FEED_RELOAD:
 				feed->lost = true;

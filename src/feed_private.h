@@ -149,6 +149,30 @@ extern void feed_shrink(Feed *feed);
 /* Use what feed_answer left in feed->answer. */
 extern void feed_take_answer(Feed *feed);
 
+/* ---- feed_set.c ---- */
+
+/* Do changes tell all, once the log has come to where they do? */
+extern bool feed_passes(const Feed *feed);
+
+/* The table, as it is now, says that old rows are whole, or are not. */
+extern void feed_note_full(Feed *feed, bool full);
+
+/* The next batch has to be a reset, or need not be. */
+extern void feed_note_reset(Feed *feed, bool reset);
+
+/* Should rows be read that nothing waits for? */
+extern bool feed_wants_rows(const Feed *feed);
+
+/* Hold no rows, if none are needed, or whoever needs them. */
+extern void feed_pass(Feed *feed);
+extern void feed_shed(Feed *feed);
+
+/* Begin with a query without reading rows, if it can be. */
+extern void feed_start_passing(Feed *feed);
+
+/* Has much changed that is not published yet? */
+extern bool feed_holds_much(const Feed *feed);
+
 /* ---- feed_slice.c ---- */
 
 /* How many rows to leave out, if possible, when all are read; 0: none. */

@@ -149,7 +149,7 @@ feed_request_rows(Feed *feed)
 	plan_cushion(feed, true);
 	feed->reads = MemoryContextAlloc(feed->context, sizeof(FeedRead) *
 									 (set->only ? 1 : MAX_READS));
-	if (window_set_is_lost(set))
+	if (window_set_is_lost(set) || window_set_is_passing(set))
 	{
 		feed->reads[feed->nreads++] = (FeedRead) {
 			.everything = true,
@@ -226,7 +226,8 @@ is_wanted(const Feed *feed, const FeedRead *read)
 	const Window *window;
 
 	if (read->everything)
-		return window_set_is_lost(feed->windows);
+		return window_set_is_lost(feed->windows) || feed_wants_rows(feed) ||
+			(window_set_is_passing(feed->windows) && feed->reset);
 	if (read->backward)
 		return feed->windows->counted &&
 			feed->windows->only->low == read->low;
@@ -289,7 +290,8 @@ feed_window_need(const Feed *feed, const Window *window)
 {
 	if (feed_window_is_short(feed, window))
 		return NEED_RESULT;
-	if (is_thin_behind(feed, window) || feed_is_thin_ahead(feed, window))
+	if (is_thin_behind(feed, window) || feed_is_thin_ahead(feed, window) ||
+		feed_wants_rows(feed))
 		return NEED_CUSHION;
 	return NEED_NOTHING;
 }
@@ -479,7 +481,9 @@ merge(Feed *feed)
 
 	read = make_read(feed);
 	switch (reconcile(feed->evaluator, read, &feed->answer->view,
-					  feed_commit_log, feed->windows, feed->since,
+					  feed_commit_log,
+					  feed->reads[0].everything ? NULL : feed->windows,
+					  feed->since,
 					  feed->behind ? feed->cursor : feed_position->commit.no,
 					  &feed->merge_at))
 	{
@@ -488,10 +492,12 @@ merge(Feed *feed)
 			cushion_shift(&feed->cushion, read->nrows);
 			feed_dirty = true;
 			feed->looks = 0;
-			feed->full = feed->answer->full;
+			feed_note_full(feed, feed->answer->full);
 			if (feed->reads[0].everything)
 				feed->unsliced = false;
-			if (feed->reads[0].everything && !feed->loaded)
+			if (window_set_is_passing(feed->windows))
+				window_set_fill(feed->windows, read);
+			else if (feed->reads[0].everything && !feed->loaded)
 				take_first(feed, read);
 			else if (feed->reads[0].backward)
 				window_set_prepend(feed->windows, read);
@@ -517,6 +523,7 @@ take_check(Feed *feed)
 	if (feed->query == NULL || feed->answer->status == REFILL_CHANGED)
 	{
 		char	   *text = pstrdup(feed->answer->query_text);
+		bool		full = feed->answer->full;
 
 		/* clients that knew the result before start anew */
 		if (feed->query)
@@ -526,11 +533,14 @@ take_check(Feed *feed)
 		}
 		feed_set_query(feed, text);
 		pfree(text);
+		feed_note_full(feed, full);
+		feed_start_passing(feed);
 	}
 	else
 	{
 		query_add_dependencies(feed->query, feed->answer->query_text,
 							   feed->template->context);
+		feed_note_full(feed, feed->answer->full);
 		feed_drop_refill(feed);
 		feed_dirty = true;
 		if (!feed->recheck)
@@ -545,6 +555,13 @@ take_failure(Feed *feed)
 {
 	bool		check = feed->nreads == 0;
 
+	if (feed_wants_rows(feed) && !feed->reset && feed->full &&
+		strcmp(feed->answer->error, RESULT_TOO_LARGE) == 0)
+	{
+		feed->unwieldy = true;
+		feed_drop_refill(feed);
+		return;
+	}
 	switch (feed->answer->sqlerrcode)
 	{
 		case ERRCODE_CONNECTION_FAILURE:
@@ -595,6 +612,8 @@ feed_take_answer(Feed *feed)
 						  feed->answer->nrows, feed->answer->elapsed);
 		}
 		merge(feed);
+		if (feed_is_too_large(feed))
+			feed_shed(feed);
 		if (feed_is_too_large(feed))
 			feed_fail(feed, RESULT_TOO_LARGE);
 		else if (feed->answer == NULL)

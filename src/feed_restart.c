@@ -82,6 +82,8 @@ restore(Feed *feed, const void *arg)
 	feed_set_query(feed, saved->query_text);
 	feed->windows->others = saved->others;
 	feed->full = saved->low != NULL;
+	for (int64 i = 0; i < saved->nwindows; i++)
+		feed->full |= saved->windows[i].end == WINDOW_PASSING;
 	if (saved->low)
 		window_set_begin(feed->windows,
 						 row_from_tuple(feed->format, saved->low),
@@ -211,6 +213,9 @@ feed_end_replay(Feed *feed)
 	else if (feed->behind)
 	{
 		feed->cursor = Max(feed->cursor, restored_cursor(feed));
+
+		if (feed->covered > 0 && feed->commit.lsn <= feed->published_lsn)
+			feed_note_reset(feed, false);	/* clients have got it */
 
 		/* a result that was known, and which clients may have by now */
 		feed->held = feed->covered > 0 && !feed->recheck &&

@@ -171,6 +171,14 @@ is_answer_early(const Feed *feed)
 		feed_position->lsn < feed->answer->view.lsn;
 }
 
+/* Can rows, or a look at the query, be asked for? */
+static bool
+may_ask(const Feed *feed)
+{
+	return feed->ticket == 0 && feed->answer == NULL &&
+		feed->retry_at <= GetCurrentTimestamp();
+}
+
 static bool
 can_advance(const Feed *feed)
 {
@@ -183,8 +191,9 @@ can_advance(const Feed *feed)
 	if (feed->cursor < feed->merge_at)
 		return true;
 	if (is_blocked(feed))
-		return feed->ticket == 0 && feed->answer == NULL &&
-			feed->retry_at <= GetCurrentTimestamp();
+		return may_ask(feed);
+	if (feed_wants_rows(feed) && may_ask(feed))
+		return true;
 	if (feed->behind && feed->cursor < feed_position->commit.no)
 		return true;
 	return feed->held && feed->due <= GetCurrentTimestamp();
@@ -216,12 +225,15 @@ advance(Feed *feed, const void *arg)
 			else
 				feed_request_rows(feed);
 		}
+		else if (feed_wants_rows(feed) && may_ask(feed))
+			feed_request_rows(feed);
 		else if (feed->held && feed->due <= GetCurrentTimestamp())
 			feed_publish(feed);
 		else if (!feed_step(feed))
 		{
 			feed->cursor = feed_position->commit.no;
 			feed->behind = !feed->query->inert;
+			feed_pass(feed);
 		}
 	}
 }
@@ -309,7 +321,8 @@ next_time(const Feed *feed)
 		return 0;
 	if (feed->held)
 		at = feed->due;
-	if (is_blocked(feed) && feed->ticket == 0 && feed->answer == NULL &&
+	if ((is_blocked(feed) || feed_wants_rows(feed)) &&
+		feed->ticket == 0 && feed->answer == NULL &&
 		(at == 0 || feed->retry_at < at))
 		at = feed->retry_at;
 	return at;
@@ -320,7 +333,8 @@ static bool
 has_settled(const Feed *feed)
 {
 	return !feed->replaying && !feed->behind && !feed->forget && !feed->held &&
-		feed->ticket == 0 && feed->answer == NULL && !is_blocked(feed);
+		feed->ticket == 0 && feed->answer == NULL && !is_blocked(feed) &&
+		!feed_wants_rows(feed);
 }
 
 /* Is feed_activate called when a feed that cannot advance can do so? */

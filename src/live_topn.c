@@ -108,7 +108,7 @@ define_settings(void)
 							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.memory_limit",
 							"Sets how much of the commit log a database worker keeps in memory.",
-							"What is beyond that goes to temporary files. A result without LIMIT must not be larger, either.",
+							"What is beyond that goes to temporary files. A result without LIMIT that is held must not be larger, either.",
 							&commit_log_memory_kb,
 							65536, 64, MAX_KILOBYTES,
 							PGC_SIGHUP, GUC_UNIT_KB,

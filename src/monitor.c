@@ -48,6 +48,9 @@ stat_datum(SubscriptionStat stat, int64 value, bool *null)
 		case STAT_REFILL_PID:
 			*null = value == 0;
 			return Int32GetDatum((int32) value);
+		case STAT_RESULT_ROWS:
+			*null = value < 0;	/* rows that are not held are not counted */
+			return Int64GetDatum(value);
 		default:
 			return Int64GetDatum(value);
 	}

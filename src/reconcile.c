@@ -170,7 +170,8 @@ undo_keyed(Reconciler *reconciler, const Change *change)
 							 change->old))
 			reconciler->read_again = true;	/* too large for a row */
 	}
-	else if (window_set_find_key(reconciler->held, old, no_nulls) == NULL)
+	else if (reconciler->held == NULL ||
+			 window_set_find_key(reconciler->held, old, no_nulls) == NULL)
 	{
 		bool		found;
 

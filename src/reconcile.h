@@ -37,7 +37,7 @@ typedef enum ReconcileResult
 
 /*
  * Move the rows of read, windows as they were under view, to the position
- * after commit p.  held are the rows before them at p; since is a commit from
+ * after commit p.  held are the rows before them at p, or NULL; since is a commit from
  * which on the log has all changes of the relation.  The log must reach up to
  * view->lsn.  Unless RECONCILED, the contents of read are undefined.
  */

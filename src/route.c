@@ -4,14 +4,16 @@
  *
  * A change concerns a window that holds the old version of the row, and one
  * that the new version may enter.  Who holds a row is found by its identity
- * (holders.c), of which WAL always tells.  A row may enter where it satisfies
- * the filter and does not sort after the boundary.  Feeds whose filters can be
- * looked up by the same expressions (predicate.c) and which sort by the same
- * leading column have a shape in common: a hash table by the value that is to
- * be equal, of trees by the range and the boundary (span.c).  So the work for
- * a change does not grow with the number of feeds that it does not concern,
- * but with the number of shapes; and with that of feeds that count rows before
- * their window, which are told of every old version.
+ * (holders.c), of which WAL always tells; who holds nothing, by the old
+ * version as by the new one, for which it has to be whole.  A row may enter
+ * where it satisfies the filter and does not sort after the boundary.  Feeds
+ * whose filters can be looked up by the same expressions (predicate.c) and
+ * which sort by the same leading column have a shape in common: a hash table
+ * by the value that is to be equal, of trees by the range and the boundary
+ * (span.c).  So the work for a change does not grow with the number of feeds
+ * that it does not concern, but with the number of shapes; and with that of
+ * feeds that count rows before their window, which are told of every old
+ * version.
  *
  * What is found here may be too much, never too little: each feed found
  * evaluates its filter and compares whole rows.  Everything here is evaluated
@@ -424,6 +426,16 @@ note_counter(Feed *feed, bool counts)
 	feed->counter = counts;
 }
 
+static void
+note_passer(Feed *feed, bool passes)
+{
+	if (passes && !feed->passer)
+		dlist_push_tail(&feed->route->passers, &feed->passer_node);
+	if (!passes && feed->passer)
+		dlist_delete(&feed->passer_node);
+	feed->passer = passes;
+}
+
 void
 route_refresh(Feed *feed)
 {
@@ -434,7 +446,8 @@ route_refresh(Feed *feed)
 	if (feed->shape == NULL)
 		return;
 	note_counter(feed, feed->windows->counted);
-	if (feed->windows->only)
+	note_passer(feed, window_set_is_passing(feed->windows));
+	if (feed->windows->only && !feed->passer)
 	{
 		boundary.end = feed->windows->only->end;
 		high = feed->windows->only->high;
@@ -547,6 +560,7 @@ route_join(Feed *feed)
 		dlist_init(&route->shapes);
 		dlist_init(&route->keys);
 		dlist_init(&route->counters);
+		dlist_init(&route->passers);
 		route->nkeyless = 0;
 		route->context = AllocSetContextCreate(route_context,
 											   "live_topn route",
@@ -578,6 +592,7 @@ route_leave(Feed *feed)
 	if (feed->shape && feed->query->keyless)
 		route->nkeyless--;
 	note_counter(feed, false);
+	note_passer(feed, false);
 	leave_shape(feed);
 	leave_key(feed);
 	dlist_delete(&feed->route_node);
@@ -832,8 +847,12 @@ route_find(Route *route, const Change *change, Feed ***feeds)
 			find_holders(route, change, view);
 			dlist_foreach(iter, &route->counters)
 				add_found(dlist_container(Feed, counter_node, iter.cur));
+			if (!change_has_old(change))
+				dlist_foreach(iter, &route->passers)
+					add_found(dlist_container(Feed, passer_node, iter.cur));
 		}
-		if (change->old && route->nkeyless > 0)
+		if (change->old && !change->old_is_key &&
+			(route->nkeyless > 0 || !dlist_is_empty(&route->passers)))
 			find_by_values(route, change, view, change->old);
 		if (change->new)
 			find_by_values(route, change, view, change_fill_new(change));

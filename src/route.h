@@ -18,6 +18,8 @@ typedef struct Route
 	dlist_head	shapes;			/* of Shape */
 	dlist_head	keys;			/* of RouteKey */
 	int			nkeyless;		/* feeds without a key */
+	dlist_head	passers;		/* those that hold nothing, by their
+								 * passer_node */
 	dlist_head	counters;		/* those that count rows they do not hold, by
 								 * their counter_node */
 	TableFit	fits[EVALUATOR_FITS];	/* all feeds' together */

@@ -230,6 +230,15 @@ row_column_equal(const RowFormat *format, const Row *a, const Row *b,
 	return datum_image_eq(adatum, bdatum, att->attbyval, att->attlen);
 }
 
+bool
+row_equal(const Row *a, const Row *b)
+{
+	MinimalTuple x = RowTuple(a);
+	MinimalTuple y = RowTuple(b);
+
+	return x->t_len == y->t_len && memcmp(x, y, x->t_len) == 0;
+}
+
 void
 row_get_columns(const RowFormat *format, const Row *row, int n,
 				const AttrNumber *attnos, Datum *values, bool *nulls)

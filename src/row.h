@@ -92,6 +92,9 @@ row_compare_leading(const RowFormat *format, Datum datum, bool isnull,
 extern bool row_column_equal(const RowFormat *format, const Row *a,
 							 const Row *b, AttrNumber attno);
 
+/* Are all columns? */
+extern bool row_equal(const Row *a, const Row *b);
+
 /* Columns of a row; and a hash and a comparison of them as images. */
 extern void row_get_columns(const RowFormat *format, const Row *row, int n,
 							const AttrNumber *attnos, Datum *values,

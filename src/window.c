@@ -20,7 +20,7 @@ window_covers(const Window *window, const Row *row)
 		return false;
 	if (window->low && row_compare(format, row, window->low) <= 0)
 		return false;
-	return window->end == WINDOW_COMPLETE ||
+	return window->end != WINDOW_BOUNDED ||
 		row_compare(format, row, window->high) <= 0;
 }
 

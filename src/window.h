@@ -14,7 +14,9 @@ typedef enum WindowEnd
 {
 	WINDOW_NOTHING,				/* no row is known: (low, low] */
 	WINDOW_BOUNDED,				/* rows up to and with high */
-	WINDOW_COMPLETE				/* all rows after low */
+	WINDOW_COMPLETE,			/* all rows after low */
+	WINDOW_PASSING				/* those added since it was settled; changes
+								 * tell what else there was */
 } WindowEnd;
 
 /* The ranks of the rows that are visible: skip + 1 to end. */
@@ -101,6 +103,8 @@ typedef struct WindowSet
 	uint64		before;			/* ... sort at or before that; else 0 */
 	uint64		nrows;			/* held in all windows */
 	Size		bytes;			/* of these rows */
+	Size		passed;			/* bytes of removed rows that a PASSING window
+								 * did not hold */
 	Holders    *holders;		/* told which rows are held; NULL: nobody */
 	void	   *holder;			/* by whom */
 	Window	   *last;			/* to which a row was added; or NULL */
@@ -157,7 +161,8 @@ extern void window_set_add(WindowSet *set, Row *row);
 
 /*
  * Remove a row that is held; of a keyless table, one that compares equal.
- * Gives up the reference, once settled if the row was held before.
+ * Gives up the reference, once settled if the row was held before.  A PASSING
+ * window takes a reference of its own to a row that it does not hold.
  */
 extern void window_set_remove(WindowSet *set, Row *row);
 
@@ -184,6 +189,20 @@ extern void window_set_begin(WindowSet *set, Row *low, uint64 before);
 
 /* A row at or before low has come (1) or gone (-1), if they are counted. */
 extern void window_set_count_before(WindowSet *set, int change);
+
+/*
+ * The only window holds no rows any longer but those added since it was
+ * settled; or all of them again, as they were read, where those added are
+ * among them.  Frees read.
+ */
+extern void window_set_pass(WindowSet *set);
+extern void window_set_fill(WindowSet *set, WindowSet *read);
+
+static inline bool
+window_set_is_passing(const WindowSet *set)
+{
+	return set->only && set->only->end == WINDOW_PASSING;
+}
 
 /* The held row with that identity, or NULL; not for keyless tables. */
 extern Row *window_set_find_key(WindowSet *set, const Datum *keys,

@@ -525,6 +525,23 @@ window_set_add(WindowSet *set, Row *row)
 	remember(set->context, &work->added, &work->nadded, &work->maxadded, row);
 }
 
+/* Unlink a row that compares equal; its reference becomes the caller's. */
+static Row *
+take_out(Window *window, const Row *row)
+{
+	WindowSet  *set = window->set;
+	Row		   *held = window_delete(window, row);
+
+	if (set->by_key)
+		keymap_delete(set->by_key, held);
+	if (held->place != HOLDER_NONE)
+		holders_remove(set->holders, held->place);
+	held->place = HOLDER_NONE;
+	set->nrows--;
+	set->bytes -= row_bytes(held);
+	return held;
+}
+
 void
 window_set_remove(WindowSet *set, Row *row)
 {
@@ -535,15 +552,15 @@ window_set_remove(WindowSet *set, Row *row)
 		elog(ERROR, "row is not in a window");
 	window_touch(window, row);
 	work = window->work;
-	row = window_delete(window, row);
-	if (set->by_key)
-		keymap_delete(set->by_key, row);
-	if (row->place != HOLDER_NONE)
-		holders_remove(set->holders, row->place);
-	row->place = HOLDER_NONE;
-	set->nrows--;
-	set->bytes -= row_bytes(row);
+	if (window->end == WINDOW_PASSING && !window_find_equal(window, row))
+	{
+		set->passed += row_bytes(row);
+		remember(set->context, &work->removed, &work->nremoved,
+				 &work->maxremoved, row_ref(row));
+		return;
+	}
 
+	row = take_out(window, row);
 	if (row->fresh >= 0)
 	{
 		Row		   *last = work->added[--work->nadded];
@@ -556,6 +573,51 @@ window_set_remove(WindowSet *set, Row *row)
 	else
 		remember(set->context, &work->removed, &work->nremoved,
 				 &work->maxremoved, row);
+}
+
+void
+window_set_pass(WindowSet *set)
+{
+	Window	   *window = set->only;
+	uint32		kept = 0;
+
+	window_touch(window, NULL);
+	while (kept < window_size(window))
+	{
+		Row		   *row = window_nth(window, kept);
+
+		if (row->fresh >= 0)
+			kept++;
+		else
+			row_unref(take_out(window, row));
+	}
+	window_set_end(window, WINDOW_PASSING, NULL);
+}
+
+void
+window_set_fill(WindowSet *set, WindowSet *read)
+{
+	Window	   *window = set->only;
+	WindowWork *work;
+
+	Assert(window->end == WINDOW_PASSING);
+	window_touch(window, NULL);
+	work = window->work;
+	for (int i = 0; i < work->nadded; i++)
+	{
+		if (!window_find_equal(read->only, work->added[i]))
+			elog(ERROR, "a row that was added has not been read");
+		window_set_remove(read, work->added[i]);
+	}
+	while (read->only->root)
+	{
+		Row		   *row = row_ref(read->only->root);
+
+		window_set_remove(read, row);
+		window_set_load(set, row);
+	}
+	window_set_end(window, read->only->end, NULL);
+	window_set_free(read);
 }
 
 Row *
@@ -647,8 +709,11 @@ window_settle(Window *window)
 		return;
 	for (int i = 0; i < work->nremoved; i++)
 		row_unref(work->removed[i]);
+	set->passed = 0;
 	for (int i = 0; i < work->nadded; i++)
 		work->added[i]->fresh = -1;
+	while (window->end == WINDOW_PASSING && window->root)
+		row_unref(take_out(window, window->root));
 	work->nremoved = work->nadded = 0;
 	if (work->touched)
 		dlist_delete(&work->touched_node);

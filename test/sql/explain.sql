@@ -59,6 +59,7 @@ CREATE TABLE reading (sensor int NOT NULL, at int NOT NULL, value float8);
 CREATE UNIQUE INDEX reading_key ON reading (sensor, at);
 ALTER TABLE reading REPLICA IDENTITY USING INDEX reading_key;
 SELECT * FROM topn_explain('SELECT value FROM reading ORDER BY value LIMIT 3');
+SELECT detail FROM topn_explain('SELECT value FROM reading') WHERE item IN ('routing', 'advice');
 ALTER TABLE reading REPLICA IDENTITY FULL;
 SELECT * FROM topn_explain('SELECT value FROM reading ORDER BY value LIMIT 3');
 CREATE INDEX ON reading (value);

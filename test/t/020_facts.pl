@@ -13,6 +13,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::Bin/../lib";
 
+use DBD::Pg qw(:async);
 use Test::More;
 
 use LiveTopn::Lsn qw(lsn_cmp);
@@ -77,6 +78,18 @@ my @scenarios = (
 	[
 		'a slice grows towards the start: commits after the query',
 		['redo'], 0, \&slice_backward_merge, 1
+	],
+	[
+		'a set is read for a reset: a commit that was decoded before',
+		['redo', 'lsn'], 0, \&set_decoded_before, 1
+	],
+	[
+		'a set is read for a reset: commits before the snapshot',
+		['undo'], 0, \&set_between_request_and_snapshot, 1
+	],
+	[
+		'a set is read on demand: commits after the query',
+		['redo'], 0, \&set_between_query_and_answer, 1
 	]);
 
 for my $identity ('DEFAULT', 'FULL')
@@ -256,7 +269,66 @@ sub slice_backward_snapshot
 	return;
 }
 
+# ---- a set: those above 170, of which nothing is held ----
+
+sub set_decoded_before
+{
+	subscribe_set();
+	my $hanging =
+	  $server->hanging_commit('INSERT INTO items VALUES (100, 175)');
+	push @history, { lsn => here(), ids => '18 19 20 100' };
+	commit('DELETE FROM items WHERE id = 20', '18 19 100');
+	commit(q{SELECT topn_resync('s')}, '18 19 100');
+	$session->sync;
+	$server->let_go($hanging);
+	return;
+}
+
+sub set_between_request_and_snapshot
+{
+	subscribe_set();
+	$stops->hold(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit(q{SELECT topn_resync('s')}, '18 19 20');
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	commit('DELETE FROM items WHERE id = 20', '18 19');
+	commit('INSERT INTO items VALUES (50, 175)', '18 19 50');
+	commit('UPDATE items SET score = 5 WHERE id = 50', '18 19');
+	commit('UPDATE items SET score = 185 WHERE id = 17', '17 18 19');
+	$stops->release(LiveTopn::RefillStops::BEFORE_SNAPSHOT);
+	$session->sync;
+	return;
+}
+
+sub set_between_query_and_answer
+{
+	my $other = $server->connect;
+	my $snapshot = $other->prepare(q{SELECT rows FROM topn_snapshot('s')},
+		{ pg_async => PG_ASYNC });
+
+	subscribe_set();
+	$stops->hold(LiveTopn::RefillStops::BEFORE_ANSWER);
+	$snapshot->execute;
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_ANSWER);
+	commit('DELETE FROM items WHERE id = 20', '18 19');
+	commit('UPDATE items SET score = 185 WHERE id = 17', '17 18 19');
+	$session->sync;
+	$stops->release(LiveTopn::RefillStops::BEFORE_ANSWER);
+	$snapshot->pg_result;
+	my $ids = ids(
+		LiveTopn::Session::snapshot_entries($snapshot->fetchrow_array));
+	die "the snapshot is $ids\n" if $ids ne '17 18 19';
+	return;
+}
+
 # ---- steps ----
+
+sub subscribe_set
+{
+	$session->subscribe('s', 'SELECT id FROM items WHERE score > 170',
+		unranked => 1);
+	@history = ({ lsn => here(), ids => '18 19 20' });
+	return;
+}
 
 sub subscribe
 {
@@ -369,4 +441,11 @@ sub wrong_result
 	return;
 }
 
-sub ids { return join ' ', map { $_->{key} =~ /(\d+)/ } @_; }
+sub ids
+{
+	my @ids = map { $_->{key} =~ /(\d+)/ } @_;
+
+	# a set has no order
+	@ids = sort { $a <=> $b } @ids if $session->client('s')->{unranked};
+	return join ' ', @ids;
+}

@@ -290,6 +290,14 @@ sub check
 		  if defined $batch->{from};
 		$total{batches}++;
 		$total{deltas} += @{ $batch->{deltas} };
+		if (is_reset($batch))
+		{
+			# a set that is passed on without being held
+			die "subscription $name: a reset: $batch->{json}\n"
+			  unless $client->{unranked}
+			  && LiveTopn::Generator::truncates($transaction);
+			next;
+		}
 		check_shortest($client, $batch);
 		check_one_row($batch, @$changed)
 		  if $transaction->{single}
@@ -318,6 +326,12 @@ sub describe
 {
 	my ($entry) = @_;
 	return join ' ', $entry->{group} // (), @$entry{qw(key row)};
+}
+
+sub is_reset
+{
+	my ($batch) = @_;
+	return $batch->{deltas}[0]{op} eq 'reset';
 }
 
 # No script with fewer departures, arrivals and moves gives this result, and

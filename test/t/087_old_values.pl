@@ -14,22 +14,6 @@ use LiveTopn::Stream;
 
 use_server(LiveTopn::Server->start('old_values'));
 
-# The deltas that came since it was last asked, one batch after the other.
-sub deltas_are
-{
-	my ($name, @expected) = @_;
-
-	session->sync;
-	is_deeply(
-		[
-			map { $_->{json} =~ /"deltas":(.*)\}$/ }
-			  session->client($name)->take_batches
-		],
-		\@expected,
-		"$name saw the old values");
-	return;
-}
-
 my $query = 'SELECT id, score, body FROM items ORDER BY score DESC, id LIMIT 3';
 
 for my $identity ('DEFAULT', 'FULL')

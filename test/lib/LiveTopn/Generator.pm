@@ -483,6 +483,12 @@ sub run
 	return;
 }
 
+sub truncates
+{
+	my ($transaction) = @_;
+	return scalar grep { $_->{sql} =~ /^TRUNCATE/ } @{ $transaction->{steps} };
+}
+
 # A transaction as a psql script.
 sub as_sql
 {

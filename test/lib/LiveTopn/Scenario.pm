@@ -35,7 +35,8 @@ use LiveTopn::Session;
 
 use Exporter qw(import);
 our @EXPORT = qw(use_server server session writer scenario base_table run
-  subscribe equals_query saw ids_are refused state_of wait_for_state);
+  subscribe subscribe_set equals_query saw deltas_are ids_are stats_of refused
+  state_of wait_for_state);
 
 my ($server, $session, $writer);
 my @kept = ('idle');    # subscriptions, each to the table of its name
@@ -139,6 +140,19 @@ sub subscribe
 	return $session->subscribe($name, $query, cushion => 2, %options);
 }
 
+# Subscribe without an order to some columns of a table whose rows have an id.
+sub subscribe_set
+{
+	my ($name, $query, %options) = @_;
+
+	return subscribe(
+		$name => $query,
+		unranked => 1,
+		truth =>
+		  "SELECT row_to_json(q)::text FROM ($query ORDER BY id) q",
+		%options);
+}
+
 # ---- what must be seen ----
 
 # Client, snapshot, topn_rows and query agree.
@@ -183,6 +197,33 @@ sub _describe
 	  if $delta->{op} eq 'move';
 	return "$delta->{op} $id"
 	  . (exists $delta->{pos} ? " at $delta->{pos}" : '');
+}
+
+# The deltas of each batch that came since it was last asked, as they are.
+sub deltas_are
+{
+	my ($name, @expected) = @_;
+
+	$session->sync;
+	is_deeply(
+		[
+			map { $_->{json} =~ /"deltas":(.*)\}$/ }
+			  $session->client($name)->take_batches
+		],
+		\@expected,
+		"$name saw these deltas");
+	return;
+}
+
+# Columns of topn_stats.
+sub stats_of
+{
+	my ($name, @columns) = @_;
+
+	$session->sync;
+	return $writer->selectrow_array('SELECT '
+		  . join(', ', @columns)
+		  . ' FROM topn_stats WHERE name = ?', undef, $name);
 }
 
 sub ids_are

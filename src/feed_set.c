@@ -1,0 +1,135 @@
+/*
+ * feed_set.c
+ *	  A result without positions needs no rows, if changes tell all.
+ *
+ * Whether a row belongs to such a set depends on nothing but the row.  With
+ * REPLICA IDENTITY FULL each change shows the row as it was and as it is, so
+ * that the feed can pass it on without looking at any other.  The window then
+ * holds only what was added since the last batch, and what was removed.
+ *
+ * All rows are needed now and then: for a reset, at a certain commit, for
+ * which the feed waits; and by clients who ask for a snapshot, or because old
+ * rows will no longer be whole, for which it does not.  They are read like
+ * those of a window that has lost its rows, and dropped when they have served.
+ * Batches do not depend on whether they are there: what cannot be told without
+ * them, as TRUNCATE, is always told by a reset.
+ */
+#include "postgres.h"
+
+#include "commit_log.h"
+#include "feed_private.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/timestamp.h"
+
+bool
+feed_passes(const Feed *feed)
+{
+	return feed->query->unranked && feed->full;
+}
+
+bool
+feed_can_pass(const Feed *feed)
+{
+	/* old rows may be whole only after the commit that made them so */
+	return feed_passes(feed) &&
+		(!feed->behind || feed->cursor >= feed->full_at);
+}
+
+void
+feed_note_full(Feed *feed, bool full)
+{
+	if (full && !feed->full)
+		feed->full_at = feed_position->commit.no;
+	feed->full = full;
+	if (window_set_is_passing(feed->windows))
+		window_touch(feed->windows->only, NULL);
+}
+
+void
+feed_note_reset(Feed *feed, bool reset)
+{
+	feed->reset = reset;
+	if (feed->windows && window_set_is_passing(feed->windows))
+		window_touch(feed->windows->only, NULL);
+}
+
+bool
+feed_wants_rows(const Feed *feed)
+{
+	return window_set_is_passing(feed->windows) &&
+		((feed->wanted && !feed->unwieldy) || !feed->full);
+}
+
+void
+feed_pass(Feed *feed)
+{
+	if (!feed->wanted)
+		feed_shed(feed);
+}
+
+void
+feed_shed(Feed *feed)
+{
+	WindowSet  *set = feed->windows;
+
+	if (set->only && set->only->end == WINDOW_COMPLETE &&
+		feed_can_pass(feed) && !feed->reset)
+	{
+		window_set_pass(set);
+		feed->unwieldy = feed->wanted;
+	}
+}
+
+void
+feed_start_passing(Feed *feed)
+{
+	if (feed_passes(feed))
+	{
+		window_set_pass(feed->windows);
+		feed_settle(feed);
+	}
+}
+
+bool
+feed_holds_much(const Feed *feed)
+{
+	const WindowSet *set = feed->windows;
+
+	return window_set_is_passing(set) &&
+		set->bytes + set->passed > commit_log_memory_kb * (Size) 1024 / 2;
+}
+
+/* ---- on demand ---- */
+
+bool
+feed_hold(Feed *feed)
+{
+	if (!feed->wanted && window_set_is_passing(feed->windows))
+	{
+		feed->wanted = true;
+		window_touch(feed->windows->only, NULL);
+		feed_activate(feed);
+		SetLatch(MyLatch);		/* for the next turn */
+	}
+	return !window_set_is_passing(feed->windows) || feed->unwieldy;
+}
+
+static void
+pass_again(Feed *feed, const void *arg)
+{
+	feed_pass(feed);
+	if (feed->covered == 0 && !feed_is_short(feed))
+		feed_settle_windows(feed);
+}
+
+void
+feed_release(Feed *feed)
+{
+	if (!feed->wanted)
+		return;
+	feed->wanted = feed->unwieldy = false;
+	if (feed->loaded && feed->error == NULL)
+		feed_run_safely(feed, pass_again, NULL);
+	feed_activate(feed);
+}
