@@ -45,6 +45,7 @@ OBJS = \
 	src/cushion.o \
 	src/feed.o \
 	src/feed_turn.o \
+	src/feed_watch.o \
 	src/feed_log.o \
 	src/feed_refill.o \
 	src/feed_restart.o \

@@ -73,10 +73,14 @@ answer_error_of_feed(Request *request, Feed *feed)
 	char	   *message = psprintf("subscription \"%s\" is in error: %s",
 								   feed->row->name, feed->error);
 
+	char	   *hint = psprintf("%s%sIt goes on by itself when the cause is gone.",
+							feed->hint ? feed->hint : "",
+							feed->hint ? " " : "");
+
 	request_answer_error(request, ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-						 message,
-						 "It goes on by itself when the cause is gone.");
+						 message, hint);
 	pfree(message);
+	pfree(hint);
 }
 
 static void

@@ -563,7 +563,8 @@ publish_transaction(void)
 			feed->pending++;
 			discard_failed(feed);
 			if (!feed->dropped)
-				feed_fail(feed, error->message);
+				feed_fail(feed, error->sqlerrcode, error->message,
+						  error->hint);
 			feed_delivered(feed);
 		}
 		FreeErrorData(error);

@@ -14,8 +14,9 @@
  *
  * Here feeds come and go.  feed_turn.c gives them their turns, feed_log.c
  * applies commits and publishes results, feed_refill.c keeps the window
- * supplied with rows, feed_restart.c takes over from an earlier worker, and
- * feed_lease.c ends subscriptions.
+ * supplied with rows, feed_restart.c takes over from an earlier worker,
+ * feed_watch.c gives up expressions that take too long, and feed_lease.c ends
+ * subscriptions.
  */
 #include "postgres.h"
 
@@ -58,6 +59,7 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 	ctl.entrysize = sizeof(FeedEntry);
 	ctl.hcxt = feed_context;
 	feed_turn_startup();
+	feed_watch_startup(feed_context);
 	feed_lease_startup();
 	template_startup(feed_context);
 	feeds = hash_create("live_topn feeds", 64, &ctl,
@@ -251,16 +253,29 @@ feed_retry_later(Feed *feed)
 }
 
 void
-feed_fail(Feed *feed, const char *message)
+feed_forget_error(Feed *feed)
+{
+	if (feed->error)
+		pfree(feed->error);
+	if (feed->hint)
+		pfree(feed->hint);
+	feed->error = feed->hint = NULL;
+}
+
+void
+feed_fail(Feed *feed, int sqlerrcode, const char *message, const char *hint)
 {
 	if (feed->error == NULL || strcmp(feed->error, message) != 0)
 	{
-		if (feed->error)
-			pfree(feed->error);
+		feed_forget_error(feed);
 		feed->error = MemoryContextStrdup(feed->context, message);
+		if (hint)
+			feed->hint = MemoryContextStrdup(feed->context, hint);
 		ereport(LOG,
-				(errmsg("live_topn subscription \"%s\" is in error: %s",
-						feed->row->name, message)));
+				(errcode(sqlerrcode),
+				 errmsg("live_topn subscription \"%s\" is in error: %s",
+						feed->row->name, message),
+				 hint ? errhint("%s", hint) : 0));
 		if (feed->announced && !feed->replaying)
 			feed_publish_error(feed);
 	}
@@ -415,7 +430,8 @@ feed_is_current(const Feed *feed)
 {
 	/* what was committed since may have ended the error */
 	if (feed->error)
-		return !feed->recheck &&
+		return (!feed->recheck ||
+				feed->barred_until > GetCurrentTimestamp()) &&
 			(feed->forget || feed->query == NULL) &&
 			feed->ticket == 0 && feed->answer == NULL;
 	if (feed->replaying || !feed->loaded ||

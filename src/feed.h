@@ -144,10 +144,12 @@ typedef struct Feed
 	RefillAnswer *answer;		/* came, and waits to be merged ... */
 	uint64		merge_at;		/* ... at this commit, if that is to come */
 	TimestampTz retry_at;		/* after a failure, or to look again */
+	TimestampTz barred_until;	/* and not before, see feed_watch.c */
 	int			failures;
 	int			looks;			/* for a commit to become visible, in a row */
 
 	char	   *error;			/* NULL: none */
+	char	   *hint;			/* what to do about it, or NULL */
 	bool		forget;			/* the query, once no batch is pending */
 
 	int64		seq;
@@ -284,9 +286,10 @@ extern void feed_recheck(Feed *feed, bool reload);
 
 /*
  * The subscription cannot go on as things are.  It is tried again, and starts
- * from the table then.
+ * from the table then.  hint may be NULL.
  */
-extern void feed_fail(Feed *feed, const char *message);
+extern void feed_fail(Feed *feed, int sqlerrcode, const char *message,
+					  const char *hint);
 
 /* A batch of the feed is out. */
 extern void feed_delivered(Feed *feed);

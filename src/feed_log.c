@@ -544,9 +544,10 @@ feed_recheck(Feed *feed, bool reload)
 		MemoryContextSwitchTo(caller);
 	}
 	if (feed->error)
-		feed->retry_at = Min(feed->retry_at,
-							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														 MIN_BACKOFF_MS));
+		feed->retry_at = Max(feed->barred_until,
+							 Min(feed->retry_at,
+								 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+															 MIN_BACKOFF_MS)));
 	feed_activate(feed);
 	if (feed->nreads > 0)
 		feed_drop_refill(feed); /* what it reads must not be published */
@@ -598,8 +599,7 @@ recovered(Feed *feed)
 {
 	if (feed->error)
 	{
-		pfree(feed->error);
-		feed->error = NULL;
+		feed_forget_error(feed);
 		ereport(LOG,
 				(errmsg("live_topn subscription \"%s\" is out of error",
 						feed->row->name)));

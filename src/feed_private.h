@@ -30,6 +30,9 @@ extern void feed_forget_query(Feed *feed);
 
 extern void feed_retry_later(Feed *feed);
 
+/* It goes on. */
+extern void feed_forget_error(Feed *feed);
+
 /* May the page be empty, though the range must end somewhere? */
 extern bool feed_must_hold_rows(const Feed *feed);
 
@@ -51,6 +54,19 @@ extern void feed_move_page(Feed *feed, int64 offset, int64 limit);
  * starts anew.
  */
 extern void feed_drop_events(Feed *feed);
+
+/* ---- feed_watch.c ---- */
+
+extern void feed_watch_startup(MemoryContext parent);
+
+/* Expressions of the feed's query begin to run, and have ended. */
+extern void feed_watch_begin(const Feed *feed);
+extern void feed_watch_end(const Feed *feed);
+
+/*
+ * They were canceled: if we did that, put the feed in error and return true.
+ */
+extern bool feed_watch_fail(Feed *feed);
 
 /* ---- feed_lease.c ---- */
 

@@ -575,7 +575,8 @@ take_failure(Feed *feed)
 			feed_retry_later(feed);
 			break;
 		default:
-			feed_fail(feed, feed->answer->error);
+			feed_fail(feed, feed->answer->sqlerrcode, feed->answer->error,
+					  feed->answer->hint);
 	}
 }
 
@@ -591,7 +592,8 @@ drop_orphan(Feed *feed)
 			(errmsg("live_topn subscription \"%s\" is dropped because its owner was",
 					feed->row->name)));
 	refill_submit_drop(feed_pool, feed->id);
-	feed_fail(feed, "its owner does not exist any more");
+	feed_fail(feed, ERRCODE_UNDEFINED_OBJECT,
+			  "its owner does not exist any more", NULL);
 }
 
 void
@@ -615,7 +617,8 @@ feed_take_answer(Feed *feed)
 		if (feed_is_too_large(feed))
 			feed_shed(feed);
 		if (feed_is_too_large(feed))
-			feed_fail(feed, RESULT_TOO_LARGE);
+			feed_fail(feed, ERRCODE_PROGRAM_LIMIT_EXCEEDED, RESULT_TOO_LARGE,
+					  NULL);
 		else if (feed->answer == NULL)
 			feed_settle(feed);
 	}

@@ -16,26 +16,18 @@
 #include "lib/pairingheap.h"
 #include "meter.h"
 #include "miscadmin.h"
-#include "postmaster/interrupt.h"
 #include "route.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 #include "wakeup.h"
 
 #define STEPS_PER_TURN		1000	/* commits of the log at a time */
-#define PATIENCE_MS			2000	/* when we are to end */
-#define WATCH_MS			500		/* how often to look at a query's work */
+#define TURN_MS				100
 
-int			feed_evaluation_timeout_ms = 10000;
-
-static TimeoutId watch_timeout;
 static dlist_head active = DLIST_STATIC_INIT(active);
 static dlist_head ready = DLIST_STATIC_INIT(ready);
 static pairingheap *timers;		/* of feeds with timer_at */
-
-static void look_at_watch(void);
 
 /* The earliest is the first of the heap. */
 static int
@@ -50,7 +42,6 @@ compare_timers(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 void
 feed_turn_startup(void)
 {
-	watch_timeout = RegisterTimeout(USER_TIMEOUT, look_at_watch);
 	timers = pairingheap_allocate(compare_timers, NULL);
 }
 
@@ -205,9 +196,14 @@ can_advance(const Feed *feed)
 static void
 advance(Feed *feed, const void *arg)
 {
+	TimestampTz start = GetCurrentTimestamp();
+
 	for (int i = 0; i < STEPS_PER_TURN && can_advance(feed) &&
 		 !deliver_is_full(); i++)
 	{
+		if (i > 0 && TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+												TURN_MS))
+			break;
 		CHECK_FOR_INTERRUPTS();
 		if (feed->forget)
 			feed_forget_query(feed);
@@ -238,34 +234,6 @@ advance(Feed *feed, const void *arg)
 	}
 }
 
-/*
- * While expressions of a query run: end if we are to end, and give up a feed
- * of which a single row takes too long.
- */
-static void
-look_at_watch(void)
-{
-	static uint64 seen;
-	static int	looks;
-	static int	late;
-
-	looks = evaluate_progress == seen ? looks + 1 : 0;
-	seen = evaluate_progress;
-	late += ShutdownRequestPending;
-	if (late * WATCH_MS >= PATIENCE_MS)
-	{
-		InterruptPending = true;
-		ProcDiePending = true;
-	}
-	else if (feed_evaluation_timeout_ms > 0 &&
-			 looks * WATCH_MS >= feed_evaluation_timeout_ms)
-	{
-		looks = 0;
-		InterruptPending = true;
-		QueryCancelPending = true;
-	}
-}
-
 void
 feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 				const void *arg)
@@ -279,13 +247,9 @@ feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 							   SECURITY_RESTRICTED_OPERATION);
 		catalog_apply_settings(feed->row->nsettings, feed->row->settings);
 		PushActiveSnapshot(GetTransactionSnapshot());
-		enable_timeout_every(watch_timeout,
-							 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														 WATCH_MS),
-							 WATCH_MS);
+		feed_watch_begin(feed);
 		function(feed, arg);
-		disable_timeout(watch_timeout, false);
-		QueryCancelPending = false; /* came when all was done */
+		feed_watch_end(feed);
 		PopActiveSnapshot();
 		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 		CommitTransactionCommand();
@@ -296,15 +260,16 @@ feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 		ErrorData  *error;
 
 		HOLD_INTERRUPTS();
-		disable_timeout(watch_timeout, false);
-		QueryCancelPending = false;
+		feed_watch_end(feed);
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
 		FlushErrorState();
 		AbortCurrentTransaction();
 		MemoryContextSwitchTo(caller);
 		RESUME_INTERRUPTS();
-		feed_fail(feed, error->message);
+		if (error->sqlerrcode != ERRCODE_QUERY_CANCELED ||
+			!feed_watch_fail(feed))
+			feed_fail(feed, error->sqlerrcode, error->message, error->hint);
 		FreeErrorData(error);
 	}
 	PG_END_TRY();

@@ -349,6 +349,7 @@ read_message(RefillSlot *slot, char *data, Size len)
 {
 	RefillAnswer *answer = slot->answer;
 	StringInfoData message;
+	const char *hint;
 
 	message.data = data;
 	message.len = message.maxlen = len;
@@ -376,6 +377,9 @@ read_message(RefillSlot *slot, char *data, Size len)
 			answer->sqlerrcode = pq_getmsgint(&message, 4);
 			answer->error = MemoryContextStrdup(answer->context,
 												pq_getmsgrawstring(&message));
+			hint = pq_getmsgrawstring(&message);
+			if (hint[0] != '\0')
+				answer->hint = MemoryContextStrdup(answer->context, hint);
 			return true;
 	}
 	elog(ERROR, "unexpected message of a refill worker");

@@ -37,7 +37,7 @@
  *	'C'			the query is not the one that the caller knows; string, the
  *				query as text; there are no rows
  *	'O'			the owner does not exist
- *	'E'			error: int32 sqlerrcode, string message
+ *	'E'			error: int32 sqlerrcode, string message, string hint or ''
  */
 #ifndef LIVE_TOPN_REFILL_H
 #define LIVE_TOPN_REFILL_H
@@ -102,6 +102,7 @@ typedef struct RefillAnswer
 	char	   *query_text;
 	int			sqlerrcode;
 	char	   *error;
+	char	   *hint;			/* or NULL */
 } RefillAnswer;
 
 typedef struct RefillPool RefillPool;

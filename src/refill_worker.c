@@ -39,6 +39,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timeout.h"
+#include "utils/timestamp.h"
 
 /* The first key of the advisory locks of debug_refill_stops. */
 #define REFILL_STOP_KEY		1819243378
@@ -378,6 +379,7 @@ static void
 serve(char *data, Size len, shm_mq_handle *out)
 {
 	MemoryContext context = CurrentMemoryContext;
+	TimestampTz start = GetCurrentTimestamp();
 
 	PG_TRY();
 	{
@@ -422,11 +424,19 @@ serve(char *data, Size len, shm_mq_handle *out)
 		AbortCurrentTransaction();
 		MemoryContextSwitchTo(context);
 		RESUME_INTERRUPTS();
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED &&
+			refill_timeout_ms > 0 &&
+			TimestampDifferenceExceeds(start, GetCurrentTimestamp(),
+									   refill_timeout_ms))
+			error->message = psprintf("the query took longer than live_topn.refill_timeout (%s)",
+									  GetConfigOptionByName("live_topn.refill_timeout",
+															NULL, false));
 
 		initStringInfo(&message);
 		pq_sendbyte(&message, 'E');
 		pq_sendint32(&message, error->sqlerrcode);
 		pq_sendstring(&message, error->message);
+		pq_sendstring(&message, error->hint ? error->hint : "");
 		send_message(out, &message);
 	}
 	PG_END_TRY();

@@ -11,6 +11,8 @@
 #include "common/pg_prng.h"
 #include "window_private.h"
 
+volatile uint64 window_progress = 0;
+
 bool
 window_covers(const Window *window, const Row *row)
 {
@@ -88,6 +90,7 @@ window_insert(Window *window, Row *row)
 {
 	Row		  **link = &window->root;
 
+	window_progress++;
 	row->priority = pg_prng_uint32(&pg_global_prng_state);
 	while (*link && (*link)->priority >= row->priority)
 	{
@@ -111,6 +114,7 @@ window_delete(Window *window, const Row *row)
 	Row		  **link = &window->root;
 	Row		   *node;
 
+	window_progress++;
 	while ((node = *link) != NULL)
 	{
 		int			order = row_compare(format, node, row);
@@ -152,6 +156,7 @@ window_count_upto(const Window *window, const Row *row, int n)
 	Row		   *node = window->root;
 	uint32		end = 0;
 
+	window_progress++;
 	while (node)
 	{
 		if (row_compare_prefix(format, node, row, n) <= 0)
@@ -171,6 +176,7 @@ window_nth(const Window *window, uint32 n)
 	Row		   *node = window->root;
 
 	Assert(n < window_size(window));
+	window_progress++;
 	for (;;)
 	{
 		uint32		left = node->left ? node->left->size : 0;

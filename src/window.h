@@ -28,6 +28,9 @@ typedef struct ResultPage
 
 struct WindowSet;
 
+/* Counts rows that were looked for, as evaluate_progress counts others. */
+extern volatile uint64 window_progress;
+
 /*
  * The rows of (low, high] of one group of the relation, at some position of
  * the log.  There may be very many of these.

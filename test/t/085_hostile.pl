@@ -7,9 +7,10 @@ use warnings;
 use FindBin;
 use lib "$FindBin::Bin/../lib";
 
+use PostgreSQL::Test::Utils;
 use Test::More;
 
-use LiveTopn::Server;
+use LiveTopn::Server qw(poll_until);
 
 my $server = LiveTopn::Server->start('hostile');
 my $super = $server->connect;
@@ -114,7 +115,9 @@ subtest "a held result is published in a transaction" => sub {
 subtest "queries that nobody wants any more give way" => sub {
 	$super->do($_)
 	  for 'CREATE TABLE slow (id int PRIMARY KEY, v int)',
-	  'INSERT INTO slow SELECT i, i FROM generate_series(1, 2000) i';
+	  'INSERT INTO slow SELECT i, i FROM generate_series(1, 2000) i',
+	  # ANALYZE would have queries looked at again
+	  'ALTER TABLE slow SET (autovacuum_enabled = off)';
 	$super->do(
 		q{SELECT subscribe_topn('SELECT * FROM slow
 			WHERE factorial(20000 + id) > ' || i || ' ORDER BY v LIMIT 1000',
@@ -140,6 +143,48 @@ subtest "a worker that evaluates can be told to end" => sub {
 	$super->do(q{SELECT unsubscribe_topn('endless')});
 	ok(value(q{SELECT topn_sync('1 min')}), 'the others go on');
 };
+
+# What a query's expressions take of the worker's time the others wait for.
+for (
+	[ 'one row', 'SELECT 1, 32000', qr/of one row took longer than/ ],
+	[   'many rows', 'SELECT i, 1000 FROM generate_series(1, 4000) i',
+		qr/of rows took the worker much longer than/
+	])
+{
+	my ($what, $rows, $message) = @$_;
+
+	subtest "$what that take too long to evaluate" => sub {
+		my $state = sub {
+			return join ': ', grep { defined } $super->selectrow_array(
+				q{SELECT state, error FROM topn_subscriptions
+				WHERE name = 'slow'});
+		};
+
+		$super->do('TRUNCATE slow');
+		$server->set('live_topn.evaluation_timeout' => '1s');
+		subscribe('slow', 'SELECT id FROM slow WHERE '
+			  . join(' + ', ('factorial(v)') x 40)
+			  . ' > 0 ORDER BY id LIMIT 10');
+		my $log_start = -s $server->node->logfile;
+		$super->do("INSERT INTO slow $rows");
+		ok(value(q{SELECT topn_sync('1 min')}), 'the others go on');
+		my $full = qr/$message live_topn\.evaluation_timeout \(1s\)/;
+		like($state->(), qr/^error: evaluation $full$/, 'the error says why');
+		eval { value(q{SELECT seq FROM topn_snapshot('slow')}) };
+		like($@,
+			qr/HINT:  Let the expressions .* It goes on by itself when/,
+			'and what can be done; so do functions');
+		like(slurp_file($server->node->logfile, $log_start),
+			qr/$full\n.*HINT:  Let the expressions .* or raise the setting/,
+			'so does the log');
+		$super->do('UPDATE slow SET v = 1');
+		poll_until(sub { $state->() eq 'live' }, 'it to be tried again');
+		is(value(q{SELECT count(*) FROM topn_rows('slow') AS (id int)}),
+			value('SELECT least(count(*), 10) FROM slow'), 'it comes back');
+		$server->set('live_topn.evaluation_timeout' => undef);
+		$super->do(q{SELECT unsubscribe_topn('slow')});
+	};
+}
 
 subtest 'a stranger learns nothing' => sub {
 	my @functions = (

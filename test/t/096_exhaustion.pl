@@ -103,7 +103,8 @@ scenario 'time', 'refills time out' => sub {
 	cmp_ok(refills() - $before, '<=', 4 + time - $start,
 		'commits do not make them more frequent');
 	is((state_of('s'))[0], 'live', 'the result is known all the time');
-	like($log, qr/refill of live_topn subscription "s" failed: .*timeout/,
+	like($log,
+		qr/refill of live_topn subscription "s" failed: .*longer than live_topn\.refill_timeout \(100ms\)/,
 		'the log says why');
 
 	run 'DELETE FROM items WHERE id = 18';     # now it is short
