@@ -3,7 +3,8 @@
 #
 # Blocks that start with ```sql run in order, in one session of psql for each
 # document.  A block ```text right after one is what psql prints then; white
-# space does not count, nor do the numbers of rows, and … stands for anything.
+# space does not count, nor do lines and numbers of rows, and … stands for anything.
+# doc/reference.md has all functions, views and settings that there are.
 # Invisible comments before a block say
 #
 #   <!-- setup: CREATE TABLE ... -->    what is needed and not shown
@@ -91,7 +92,7 @@ sub without_space
 {
 	my ($text) = @_;
 
-	$text =~ s/^\(\d+ rows?\)$//mg;
+	$text =~ s/^(?:\(\d+ rows?\)|[-+]+)$//mg;
 	$text =~ s/\s//g;
 	return $text;
 }
@@ -151,6 +152,75 @@ for my $document (@documents)
 	}
 	$server->node->stop('immediate');
 }
-cmp_ok($blocks, '>=', 15, 'blocks were found');
-cmp_ok($compared, '>=', 2, 'some of them with what they print');
+cmp_ok($blocks, '>=', 25, 'blocks were found');
+cmp_ok($compared, '>=', 8, 'some of them with what they print');
+
+# ---- the reference ----
+
+my $server = LiveTopn::Server->start('catalogs');
+my $dbh = $server->connect;
+my %sections;    # name of a function or view => text
+my $settings;
+
+for (split /^(?=##)/m, join '', read_lines("$root/doc/reference.md"))
+{
+	$sections{$1} = $_ if /\A### (\S+)\n/;
+	$settings = $_ if /\A## Settings\n/;
+}
+
+my $members = <<'EOQ';
+SELECT objid FROM pg_depend
+WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
+	AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'live_topn')
+EOQ
+
+# Those of the schema live_topn are internal, if they have no comment.
+my $functions = $dbh->selectall_arrayref(<<"EOQ");
+SELECT CASE pronamespace WHEN 'public'::regnamespace THEN '' ELSE 'live_topn.' END
+		|| proname, proargnames
+FROM pg_proc WHERE oid IN ($members)
+	AND (pronamespace = 'public'::regnamespace
+		OR obj_description(oid, 'pg_proc') IS NOT NULL)
+EOQ
+cmp_ok(@$functions, '>=', 12, 'functions');
+for (@$functions)
+{
+	my ($function, $arguments) = @$_;
+	my $section = delete $sections{$function};
+
+	ok($section, "$function has a section") or next;
+	like($section, qr/\b\Q$_\E\b/, "$function: $_") for @{ $arguments // [] };
+}
+
+my $columns = $dbh->selectall_arrayref(<<"EOQ");
+SELECT relname, attname, format_type(atttypid, atttypmod)
+FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
+WHERE relkind = 'v' AND attnum > 0 AND pg_class.oid IN ($members)
+EOQ
+cmp_ok(@$columns, '>=', 60, 'columns');
+for (@$columns)
+{
+	my ($view, $column, $type) = @$_;
+
+	$type =~ s/timestamp with time zone/timestamptz/;
+	like($sections{$view} // '', qr/^\| `$column` \| `\Q$type\E` \|/m,
+		"$view.$column");
+}
+delete @sections{ map { $_->[0] } @$columns };
+is(join(' ', sort keys %sections), '', 'no other sections');
+
+my $rows = $dbh->selectall_arrayref(<<'EOQ');
+SELECT name, current_setting(name) FROM pg_settings
+WHERE name LIKE 'live\_topn.%' AND name NOT LIKE 'live\_topn.debug%'
+EOQ
+cmp_ok(@$rows, '>=', 11, 'settings');
+for (@$rows)
+{
+	my ($name, $default) = @$_;
+
+	like($settings, qr/^\| `\Q$name\E` \| `\Q$default\E` \|/m, $name);
+	$settings =~ s/^\| `\Q$name\E` .*\n//m;
+}
+unlike($settings, qr/^\| `/m, 'no other settings');
+
 done_testing();
