@@ -57,7 +57,7 @@ feed_note_reset(Feed *feed, bool reset)
 bool
 feed_wants_rows(const Feed *feed)
 {
-	return window_set_is_passing(feed->windows) &&
+	return feed->windows && window_set_is_passing(feed->windows) &&
 		((feed->wanted && !feed->unwieldy) || !feed->full);
 }
 
