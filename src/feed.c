@@ -102,6 +102,14 @@ feed_move_page(Feed *feed, int64 offset, int64 limit)
 		feed->lost = true;
 }
 
+void
+feed_leave_unresolved(Feed *feed)
+{
+	if (!feed->unresolved)
+		unresolved++;
+	feed->unresolved = true;
+}
+
 Feed *
 feed_create(const SubscriptionRow *row, bool found)
 {
@@ -129,8 +137,7 @@ feed_create(const SubscriptionRow *row, bool found)
 	{
 		feed->behind = true;
 		feed->cursor = feed_position->commit.no;
-		feed->unresolved = true;
-		unresolved++;
+		feed_leave_unresolved(feed);
 	}
 	MemoryContextSwitchTo(caller);
 

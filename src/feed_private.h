@@ -28,6 +28,9 @@ extern void feed_set_query(Feed *feed, const char *text);
 /* Rows of pending batches live in the query's memory, so none may be left. */
 extern void feed_forget_query(Feed *feed);
 
+/* The changes of its table may be any, until a query is set. */
+extern void feed_leave_unresolved(Feed *feed);
+
 extern void feed_retry_later(Feed *feed);
 
 /* It goes on. */

@@ -131,12 +131,27 @@ static void
 plan_cushion(Feed *feed, bool now)
 {
 	CushionUse	use = {
-		.needed = feed_must_hold_rows(feed) ? 0 : feed_needed_rows(feed),
-		.rows = feed->windows->nrows,
-		.bytes = feed->windows->bytes
+		.needed = feed_must_hold_rows(feed) ? 0 : feed_needed_rows(feed)
 	};
 
+	if (feed->windows)
+	{
+		use.rows = feed->windows->nrows;
+		use.bytes = feed->windows->bytes;
+	}
+
 	cushion_plan(&feed->cushion, feed_position->commit.no, &use, now);
+}
+
+static void
+note_read_from_start(Feed *feed, uint64 skip)
+{
+	feed->reads[feed->nreads++] = (FeedRead) {
+		.everything = true,
+		.skip = skip,
+		.limit = (feed->row->grouped ? 0 : feed_needed_rows(feed)) +
+			cushion_rows(&feed->cushion)
+	};
 }
 
 void
@@ -150,14 +165,7 @@ feed_request_rows(Feed *feed)
 	feed->reads = MemoryContextAlloc(feed->context, sizeof(FeedRead) *
 									 (set->only ? 1 : MAX_READS));
 	if (window_set_is_lost(set) || window_set_is_passing(set))
-	{
-		feed->reads[feed->nreads++] = (FeedRead) {
-			.everything = true,
-			.skip = feed_slice_skip(feed),
-			.limit = (set->only ? feed_needed_rows(feed) : 0) +
-				cushion_rows(&feed->cushion)
-		};
-	}
+		note_read_from_start(feed, feed_slice_skip(feed));
 	else
 	{
 		(void) feed_is_short(feed);		/* looks at them */
@@ -197,6 +205,34 @@ look_again_later(Feed *feed)
 									MIN_LOOK_AGAIN_MS << shift);
 }
 
+/*
+ * A query that is looked at for the first time is read at the same time,
+ * unless that may take long: what a query is about should be known soon, since
+ * until then the changes of all tables are logged.  How a page far from the
+ * start is best read depends on the query, and a set may need no rows.
+ */
+static bool
+can_read_at_once(const Feed *feed)
+{
+	return feed->query == NULL && feed->limit < NO_LIMIT &&
+		feed->offset < feed_slice_offset && refill_reads_at_once(feed_pool);
+}
+
+static void
+request_first_rows(Feed *feed)
+{
+	RefillRead	read = {0};
+
+	feed_leave_unresolved(feed);
+	plan_cushion(feed, true);
+	feed->reads = MemoryContextAlloc(feed->context, sizeof(FeedRead));
+	note_read_from_start(feed, 0);
+	read.limit = feed->reads[0].limit;
+	submit(feed, 1, &read);
+	cushion_ask(&feed->cushion, feed_position->commit.no);
+	feed->refills++;
+}
+
 void
 feed_request_check(Feed *feed)
 {
@@ -214,7 +250,10 @@ feed_request_check(Feed *feed)
 	feed->recheck = false;
 	feed_dirty = true;
 	note_request(feed);
-	submit(feed, 0, NULL);
+	if (can_read_at_once(feed))
+		request_first_rows(feed);
+	else
+		submit(feed, 0, NULL);
 	route_note_logger(feed);
 	feed_activate(feed);
 }
@@ -517,6 +556,26 @@ merge(Feed *feed)
 	}
 }
 
+/* Take the query that came with the first rows; these stay, without errors. */
+static void
+take_query(Feed *feed)
+{
+	RefillAnswer *answer = feed->answer;
+	MemoryContext parent = MemoryContextGetParent(answer->context);
+	FeedRead   *reads = feed->reads;
+	int			nreads = feed->nreads;
+
+	MemoryContextSetParent(answer->context, CurTransactionContext);
+	feed->answer = NULL;
+	feed->reads = NULL;
+	feed->nreads = 0;
+	feed_set_query(feed, answer->query_text);
+	MemoryContextSetParent(answer->context, parent);
+	feed->answer = answer;
+	feed->reads = reads;
+	feed->nreads = nreads;
+}
+
 static void
 take_check(Feed *feed)
 {
@@ -607,6 +666,8 @@ feed_take_answer(Feed *feed)
 		take_check(feed);
 	else
 	{
+		if (feed->query == NULL)
+			take_query(feed);
 		if (feed->merge_at == 0)
 		{
 			feed->refill_time += feed->answer->elapsed;

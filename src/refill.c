@@ -26,6 +26,7 @@
 #define REFILL_IDLE_MS		10000	/* then a worker is let go */
 #define REFILL_RETRY_MS		1000	/* after one could not be started */
 #define REFILL_VAIN_MS		200		/* a query nobody wants may run so long */
+#define REFILL_SLOW_MS		500		/* one that takes so long is slow */
 #define WHY_LEN				128
 #define REFILL_WARN_MS		60000	/* warn of that so often */
 
@@ -37,7 +38,8 @@ typedef struct RefillSlot
 	shm_mq_handle *in;
 	shm_mq_handle *out;
 	pg_atomic_uint64 *progress;
-	RefillJob  *job;			/* what it works on */
+	RefillJob  *job;			/* what it works on, and what is next */
+	StringInfoData request;		/* all of that, as it is sent */
 	bool		sent;			/* the whole request */
 	RefillAnswer *answer;		/* so far */
 	TimestampTz idle_since;
@@ -95,8 +97,9 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 	pq_sendint32(message, row->nsettings);
 	for (int i = 0; i < row->nsettings; i++)
 		pq_sendstring(message, row->settings[i]);
-	pq_sendstring(message, row->name);
 	pq_sendstring(message, row->query);
+	job->alike = message->len;
+	pq_sendstring(message, row->name);
 	pq_sendint32(message, row->nargs);
 	for (int i = 0; i < row->nargs; i++)
 	{
@@ -137,11 +140,42 @@ refill_forget(RefillPool *pool, uint64 ticket)
 	refill_queue_forget(pool->queue, ticket);
 }
 
+bool
+refill_reads_at_once(const RefillPool *pool)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
+	{
+		const RefillJob *job = pool->slots[i].job;
+
+		if (job && job->kind == REFILL_READ &&
+			TimestampDifferenceExceeds(job->started_at, now, REFILL_SLOW_MS))
+			return false;
+	}
+	return true;
+}
+
+/* Be ready for the answer to the job at hand. */
+static void
+expect_answer(RefillPool *pool, RefillSlot *slot)
+{
+	MemoryContext context = AllocSetContextCreate(pool->context,
+												  "live_topn refill answer",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	slot->answer = MemoryContextAllocZero(context, sizeof(RefillAnswer));
+	slot->answer->context = context;
+}
+
+/* The job at hand is done; go on to the next one of its batch. */
 static void
 end_job(RefillPool *pool, RefillSlot *slot)
 {
-	refill_queue_end(pool->queue, slot->job);
-	slot->job = NULL;
+	slot->answer = NULL;
+	slot->job = refill_queue_end(pool->queue, slot->job);
+	if (slot->job)
+		expect_answer(pool, slot);
 }
 
 RefillProgress
@@ -171,8 +205,22 @@ refill_active(const RefillPool *pool)
 	int			active = refill_queue_length(pool->queue);
 
 	for (int i = 0; i < REFILL_MAX_WORKERS; i++)
-		active += pool->slots[i].job != NULL;
+		for (const RefillJob *job = pool->slots[i].job; job; job = job->next)
+			active++;
 	return active;
+}
+
+/* What to send for a batch. */
+static void
+make_request(RefillSlot *slot)
+{
+	resetStringInfo(&slot->request);
+	pq_sendint32(&slot->request, slot->job->batch_size);
+	for (RefillJob *job = slot->job; job; job = job->next)
+	{
+		pq_sendint32(&slot->request, job->message.len);
+		pq_sendbytes(&slot->request, job->message.data, job->message.len);
+	}
 }
 
 /*
@@ -270,6 +318,7 @@ start_worker(RefillPool *pool, RefillSlot *slot, char *why)
 		{
 			slot->in = shm_mq_attach(in, slot->segment, slot->handle);
 			slot->out = shm_mq_attach(out, slot->segment, slot->handle);
+			initStringInfo(&slot->request);
 			slot->idle_since = GetCurrentTimestamp();
 		}
 		else
@@ -289,10 +338,12 @@ start_worker(RefillPool *pool, RefillSlot *slot, char *why)
 static void
 stop_worker(RefillPool *pool, RefillSlot *slot)
 {
-	if (slot->job)
-		end_job(pool, slot);
 	if (slot->answer)
 		MemoryContextDelete(slot->answer->context);
+	slot->answer = NULL;
+	if (slot->job)
+		refill_queue_put_back(pool->queue, slot->job);
+	pfree(slot->request.data);
 	dsm_detach(slot->segment);
 	pfree(slot->handle);
 	memset(slot, 0, sizeof(RefillSlot));
@@ -396,19 +447,15 @@ poll_slot(RefillPool *pool, RefillSlot *slot)
 	if (slot->job == NULL &&
 		(slot->job = refill_queue_next(pool->queue)) != NULL)
 	{
-		MemoryContext context = AllocSetContextCreate(pool->context,
-													  "live_topn refill answer",
-													  ALLOCSET_DEFAULT_SIZES);
-
+		make_request(slot);
 		slot->sent = false;
-		slot->answer = MemoryContextAllocZero(context, sizeof(RefillAnswer));
-		slot->answer->context = context;
+		expect_answer(pool, slot);
 	}
 
 	if (slot->job && !slot->sent)
 	{
-		result = shm_mq_send(slot->in, slot->job->message.len,
-							 slot->job->message.data, true, true);
+		result = shm_mq_send(slot->in, slot->request.len, slot->request.data,
+							 true, true);
 		slot->sent = result == SHM_MQ_SUCCESS;
 	}
 	while (slot->job && slot->sent && result == SHM_MQ_SUCCESS && !answer)
@@ -433,7 +480,6 @@ poll_slot(RefillPool *pool, RefillSlot *slot)
 	{
 		answer->ticket = slot->job->ticket;
 		answer->id = slot->job->id;
-		slot->answer = NULL;
 		end_job(pool, slot);
 		slot->idle_since = GetCurrentTimestamp();
 	}

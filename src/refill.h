@@ -3,19 +3,22 @@
  *	  Refill workers: queries of the database worker, run by others.
  *
  * A refill worker is a dynamic background worker with a DSM segment that has
- * two shm_mq: requests to it, answers from it.  It runs one request at a
- * time, in a transaction of its own.
+ * two shm_mq: requests to it, answers from it.  It runs one request after the
+ * other, and answers it.  Those that come in one message share a transaction,
+ * unless one of them fails.
  *
- * Messages (pq_send format).  A request is 'X', and the int64 id of a
+ * Messages (pq_send format).  One to it is an int32 number of requests, and for
+ * each an int32 length and its bytes.  A request is 'X', and the int64 id of a
  * subscription to drop, answered by 'C' with an empty string; or 'R', and
  *
  *	int32		owner
  *	int32		number of settings, then each as a string, name=value
- *	string		name
  *	string		SQL text of the query
+ *	string		name
  *	int32		number of arguments, then for each a byte, 1 for null, and,
  *				if it is 0, a string
- *	string		the query as text (query_to_text) that the caller knows, or ''
+ *	string		the query as text (query_to_text) that the caller knows, or '',
+ *				when it is looked at for the first time
  *	int32		number of reads; 0: only to check the query; then for each
  *		int64	how many rows to read, NO_LIMIT for all that there are
  *		int32	length of a row, and its bytes as a MinimalTuple; -1: none,
@@ -129,6 +132,12 @@ extern void refill_forget(RefillPool *pool, uint64 ticket);
  * Returns a complete answer, or NULL; the caller deletes its context.
  */
 extern RefillAnswer *refill_poll(RefillPool *pool);
+
+/*
+ * Is there no query under way that has taken long already, so that a read can
+ * be expected to run soon?
+ */
+extern bool refill_reads_at_once(const RefillPool *pool);
 
 /* What a request that is under way has done so far. */
 typedef struct RefillProgress

@@ -5,6 +5,10 @@
  * Owners take turns, and none may have all workers.  Reads may take any time;
  * what is quick does not wait for them: there is one worker more than reads or
  * checks may have.
+ *
+ * What is quick by itself takes most of its time to begin and end.  So jobs
+ * that are alike run in batches, whose size is found by trial: as many as take
+ * some ten milliseconds together.
  */
 #include "postgres.h"
 
@@ -13,6 +17,11 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
+
+#define MAX_BATCH		256
+#define BATCH_MS		10		/* a batch that took less may grow ... */
+#define LONG_BATCH_MS	50		/* ... and one that took more has to shrink */
+#define MAX_SKIPPED		64		/* jobs of another kind that are passed over */
 
 int			refill_max_workers = 3;
 
@@ -24,7 +33,7 @@ typedef struct OwnerQueue
 {
 	dlist_node	node;
 	Oid			oid;
-	int			running[NUM_KINDS];
+	int			running[NUM_KINDS]; /* batches */
 	dlist_head	checks;			/* of RefillJob */
 	dlist_head	urgent;			/* reads of rows that a window lacks */
 	dlist_head	others;			/* other reads */
@@ -43,7 +52,8 @@ struct RefillQueue
 								 * last */
 	HTAB	   *tickets;		/* of TicketEntry: jobs queued or under way */
 	int			length;
-	int			running[NUM_KINDS];
+	int			running[NUM_KINDS];	/* batches */
+	int			max_batch;
 	uint64		last_ticket;
 };
 
@@ -54,6 +64,7 @@ refill_queue_create(MemoryContext context)
 	HASHCTL		ctl = {0};
 
 	queue->context = context;
+	queue->max_batch = 1;
 	dlist_init(&queue->owners);
 	ctl.keysize = sizeof(uint64);
 	ctl.entrysize = sizeof(TicketEntry);
@@ -95,6 +106,16 @@ drop_owner_if_unused(OwnerQueue *owner)
 	pfree(owner);
 }
 
+static void
+enqueue(RefillQueue *queue, RefillJob *job)
+{
+	OwnerQueue *owner = job->owner;
+
+	dlist_push_tail(job->kind == REFILL_CHECK ? &owner->checks :
+					job->urgent ? &owner->urgent : &owner->others, &job->node);
+	queue->length++;
+}
+
 RefillJob *
 refill_queue_add(RefillQueue *queue, Oid oid, int64 id, RefillKind kind,
 				 bool urgent)
@@ -107,13 +128,12 @@ refill_queue_add(RefillQueue *queue, Oid oid, int64 id, RefillKind kind,
 	job->ticket = ++queue->last_ticket;
 	job->id = id;
 	job->kind = kind;
+	job->urgent = urgent;
 	job->owner = owner;
 	initStringInfo(&job->message);
 	entry = hash_search(queue->tickets, &job->ticket, HASH_ENTER, NULL);
 	entry->job = job;
-	dlist_push_tail(kind == REFILL_CHECK ? &owner->checks :
-					urgent ? &owner->urgent : &owner->others, &job->node);
-	queue->length++;
+	enqueue(queue, job);
 	MemoryContextSwitchTo(caller);
 	return job;
 }
@@ -197,29 +217,123 @@ refill_queue_has_next(RefillQueue *queue)
 	return next_owner(queue) != NULL;
 }
 
+static bool
+are_alike(const RefillJob *a, const RefillJob *b)
+{
+	return a->alike > 0 && a->alike == b->alike &&
+		memcmp(a->message.data, b->message.data, a->alike) == 0;
+}
+
+static RefillJob *
+take(RefillQueue *queue, dlist_node *node)
+{
+	dlist_delete(node);
+	queue->length--;
+	return dlist_container(RefillJob, node, node);
+}
+
+/* Let others from that list run after the job; workers share what waits. */
+static void
+fill_batch(RefillQueue *queue, dlist_head *jobs, RefillJob *first)
+{
+	int			most = Min(queue->max_batch,
+						   1 + queue->length / refill_max_workers);
+	int			skipped = 0;
+	RefillJob  *last = first;
+	dlist_mutable_iter iter;
+
+	first->batch_size = 1;
+	dlist_foreach_modify(iter, jobs)
+	{
+		RefillJob  *job = dlist_container(RefillJob, node, iter.cur);
+
+		if (first->batch_size >= most || skipped == MAX_SKIPPED)
+			break;
+		if (!are_alike(first, job))
+		{
+			skipped++;
+			continue;
+		}
+		last->next = take(queue, iter.cur);
+		last = job;
+		first->batch_size++;
+	}
+	for (RefillJob *job = first; job; job = job->next)
+	{
+		job->batch_size = first->batch_size;
+		job->started_at = job->batch_at = GetCurrentTimestamp();
+	}
+}
+
 RefillJob *
 refill_queue_next(RefillQueue *queue)
 {
 	OwnerQueue *owner = next_owner(queue);
+	dlist_head *jobs;
 	RefillJob  *job;
 
 	if (owner == NULL)
 		return NULL;
 	dlist_delete(&owner->node);
 	dlist_push_tail(&queue->owners, &owner->node);
-	job = dlist_container(RefillJob, node,
-						  dlist_pop_head_node(next_jobs(queue, owner)));
-	job->started_at = GetCurrentTimestamp();
+	jobs = next_jobs(queue, owner);
+	job = take(queue, dlist_head_node(jobs));
 	owner->running[job->kind]++;
 	queue->running[job->kind]++;
-	queue->length--;
+	fill_batch(queue, jobs, job);
 	return job;
 }
 
-void
+/* A batch has ended: should batches be larger, or smaller? */
+static void
+learn_size(RefillQueue *queue, const RefillJob *job)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!TimestampDifferenceExceeds(job->batch_at, now, BATCH_MS))
+	{
+		if (job->batch_size == queue->max_batch)
+			queue->max_batch = Min(queue->max_batch * 2, MAX_BATCH);
+	}
+	else if (TimestampDifferenceExceeds(job->batch_at, now, LONG_BATCH_MS))
+		queue->max_batch = Max(job->batch_size / 2, 1);
+}
+
+RefillJob *
 refill_queue_end(RefillQueue *queue, RefillJob *job)
 {
-	job->owner->running[job->kind]--;
-	queue->running[job->kind]--;
+	RefillJob  *next = job->next;
+
+	if (next)
+		next->started_at = GetCurrentTimestamp();
+	else
+	{
+		learn_size(queue, job);
+		job->owner->running[job->kind]--;
+		queue->running[job->kind]--;
+	}
 	free_job(queue, job);
+	return next;
+}
+
+void
+refill_queue_put_back(RefillQueue *queue, RefillJob *job)
+{
+	OwnerQueue *owner = job->owner;
+	RefillKind	kind = job->kind;
+	RefillJob  *next;
+
+	for (; job; job = next)
+	{
+		next = job->next;
+		job->next = NULL;
+		job->started_at = 0;
+		if (job->ticket == 0)
+			free_job(queue, job);
+		else
+			enqueue(queue, job);
+	}
+	owner->running[kind]--;
+	queue->running[kind]--;
+	drop_owner_if_unused(owner);
 }

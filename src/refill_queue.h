@@ -24,8 +24,14 @@ typedef struct RefillJob
 	int64		id;				/* of the subscription */
 	struct OwnerQueue *owner;	/* in whose queue it is, or was */
 	RefillKind	kind;
+	bool		urgent;
 	TimestampTz started_at;		/* 0: it is queued */
 	StringInfoData message;
+	int			alike;			/* so many bytes are the same in messages of
+								 * jobs that may share a transaction; 0: none */
+	struct RefillJob *next;		/* in the batch that it runs in */
+	TimestampTz batch_at;		/* when that was begun */
+	int			batch_size;
 } RefillJob;
 
 typedef struct RefillQueue RefillQueue;
@@ -48,10 +54,19 @@ extern int	refill_queue_length(const RefillQueue *queue);
 /* May one of them run? */
 extern bool refill_queue_has_next(RefillQueue *queue);
 
-/* Which one, taken from the queue; NULL if none may. */
+/*
+ * Which one, taken from the queue; NULL if none may.  Others that are like it
+ * follow it, to be run one after the other in the same transaction.
+ */
 extern RefillJob *refill_queue_next(RefillQueue *queue);
 
-/* A job has been answered, or its worker has gone.  Frees it. */
-extern void refill_queue_end(RefillQueue *queue, RefillJob *job);
+/*
+ * A job has been answered, or its worker has gone.  Frees it, and returns the
+ * next one of the batch.
+ */
+extern RefillJob *refill_queue_end(RefillQueue *queue, RefillJob *job);
+
+/* The worker has gone before it came to a job and those that follow it. */
+extern void refill_queue_put_back(RefillQueue *queue, RefillJob *job);
 
 #endif							/* LIVE_TOPN_REFILL_QUEUE_H */

@@ -11,6 +11,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
@@ -55,6 +56,16 @@ typedef struct RefillTask
 	int			nreads;
 	RefillRead *reads;
 } RefillTask;
+
+/* What the tasks of a transaction have in common. */
+typedef struct RefillBatch
+{
+	bool		begun;			/* owner and settings are in force */
+	bool		fresh;			/* catalog caches have been reset */
+	Oid			relid;			/* locked before the active snapshot, if valid */
+	XLogRecPtr	lsn;			/* WAL position read after that */
+	bool		full;			/* old rows are whole in WAL */
+} RefillBatch;
 
 /* A destination that sends rows to the database worker. */
 typedef struct RowSender
@@ -197,54 +208,28 @@ read_skipping(TopnQuery *query, const RefillRead *read, DestReceiver *dest)
 	return n;
 }
 
-/* Run one request in the transaction that is open. */
+/*
+ * Have an active snapshot under which the relation can be read.  It is newer
+ * than all requests of the batch, so they can share it.
+ */
 static void
-run_task(RefillTask *task, shm_mq_handle *out)
+prepare_to_read(RefillBatch *batch, Oid relid)
 {
-	instr_time	start,
-				elapsed;
-	TopnQuery  *query;
-	char	   *text;
-	StringInfoData message;
+	if (batch->relid == relid)
+		return;
+	if (OidIsValid(batch->relid))
+		PopActiveSnapshot();
+	lock_and_take_snapshot(relid);
+	batch->relid = relid;
+	batch->full = has_old_rows(relid);
+	batch->lsn = request_insert_point();
+}
+
+static void
+read_all(RefillTask *task, const RefillBatch *batch, TopnQuery *query,
+		 uint64 *skipped, shm_mq_handle *out)
+{
 	RowSender	sender = {0};
-	Snapshot	snapshot;
-	XLogRecPtr	lsn;
-	uint64		skipped = 0;
-	bool		full;
-
-	initStringInfo(&message);
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(task->row.owner)))
-	{
-		pq_sendbyte(&message, 'O');
-		send_message(out, &message);
-		return;
-	}
-	SetUserIdAndSecContext(task->row.owner, SECURITY_RESTRICTED_OPERATION);
-	catalog_apply_settings(task->row.nsettings, task->row.settings);
-
-	/* a commit is visible before others are told what it invalidates */
-	if (task->nreads == 0)
-		InvalidateSystemCaches();
-
-	INSTR_TIME_SET_CURRENT(start);
-	debug_stop(0);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	query = query_analyze(task->row.query, task->row.nargs, task->row.args);
-	PopActiveSnapshot();
-	text = query_to_text(query);
-	if (task->known[0] != '\0' && !query_text_equal(text, task->known))
-	{
-		pq_sendbyte(&message, 'C');
-		pq_sendstring(&message, text);
-		send_message(out, &message);
-		return;
-	}
-
-	lock_and_take_snapshot(query->relid);
-	full = has_old_rows(query->relid);
-	snapshot = GetActiveSnapshot();
-	lsn = request_insert_point();
-	debug_stop(2);
 
 	sender.pub.receiveSlot = send_row;
 	sender.pub.rStartup = sender_startup;
@@ -262,34 +247,102 @@ run_task(RefillTask *task, shm_mq_handle *out)
 
 		if (read->start == REFILL_BACKWARD)
 			query_read_backward(query, read->row, read->limit, &sender.pub);
-		else if (read->skip > 0 && full)
-			skipped = read_skipping(query, read, &sender.pub);
+		else if (read->skip > 0 && batch->full)
+			*skipped = read_skipping(query, read, &sender.pub);
 		else
 			query_read(query, read->row, read->start == REFILL_AFTER,
 					   read->limit, &sender.pub);
 	}
 	flush_rows(&sender);
-	if (task->nreads > 0)
-		debug_stop(3);
+}
 
-	/* the database worker sees flushed WAL only: don't let it wait */
-	request_flush_point();
+static void
+send_done(const RefillBatch *batch, instr_time start, uint64 skipped,
+		  const char *text, shm_mq_handle *out)
+{
+	Snapshot	snapshot = GetActiveSnapshot();
+	StringInfoData message;
+	instr_time	elapsed;
 
 	INSTR_TIME_SET_CURRENT(elapsed);
 	INSTR_TIME_SUBTRACT(elapsed, start);
+	initStringInfo(&message);
 	pq_sendbyte(&message, 'D');
 	pq_sendint32(&message, snapshot->xmin);
 	pq_sendint32(&message, snapshot->xmax);
 	pq_sendint32(&message, snapshot->xcnt);
 	for (uint32 i = 0; i < snapshot->xcnt; i++)
 		pq_sendint32(&message, snapshot->xip[i]);
-	pq_sendint64(&message, lsn);
+	pq_sendint64(&message, batch->lsn);
 	pq_sendint64(&message, INSTR_TIME_GET_MICROSEC(elapsed));
 	pq_sendint64(&message, skipped);
-	pq_sendbyte(&message, full);
+	pq_sendbyte(&message, batch->full);
 	pq_sendstring(&message, text);
-	PopActiveSnapshot();
 	send_message(out, &message);
+}
+
+static void
+send_text(char kind, const char *text, shm_mq_handle *out)
+{
+	StringInfoData message;
+
+	initStringInfo(&message);
+	pq_sendbyte(&message, kind);
+	if (text)
+		pq_sendstring(&message, text);
+	send_message(out, &message);
+}
+
+/* Run one request in the transaction that is open. */
+static void
+run_task(RefillTask *task, RefillBatch *batch, shm_mq_handle *out)
+{
+	instr_time	start;
+	TopnQuery  *query;
+	char	   *text;
+	uint64		skipped = 0;
+
+	if (!batch->begun)
+	{
+		if (!SearchSysCacheExists1(AUTHOID,
+								   ObjectIdGetDatum(task->row.owner)))
+		{
+			send_text('O', NULL, out);
+			return;
+		}
+		SetUserIdAndSecContext(task->row.owner, SECURITY_RESTRICTED_OPERATION);
+		catalog_apply_settings(task->row.nsettings, task->row.settings);
+		batch->begun = true;
+	}
+
+	/* a commit is visible before others are told what it invalidates */
+	if (!batch->fresh && (task->nreads == 0 || task->known[0] == '\0'))
+	{
+		InvalidateSystemCaches();
+		batch->fresh = true;
+	}
+
+	INSTR_TIME_SET_CURRENT(start);
+	debug_stop(0);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	query = query_analyze(task->row.query, task->row.nargs, task->row.args);
+	PopActiveSnapshot();
+	text = query_to_text(query);
+	if (task->known[0] != '\0' && !query_text_equal(text, task->known))
+	{
+		send_text('C', text, out);
+		return;
+	}
+
+	prepare_to_read(batch, query->relid);
+	debug_stop(2);
+	read_all(task, batch, query, &skipped, out);
+	if (task->nreads > 0)
+		debug_stop(3);
+
+	/* the database worker sees flushed WAL only: don't let it wait */
+	XLogFlush(batch->lsn);
+	send_done(batch, start, skipped, text, out);
 }
 
 /* As the bootstrap superuser, whom the table belongs to or not. */
@@ -298,7 +351,6 @@ drop_subscription(int64 id, shm_mq_handle *out)
 {
 	Oid			types[1] = {INT8OID};
 	Datum		values[1] = {Int64GetDatum(id)};
-	StringInfoData message;
 
 	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -309,11 +361,7 @@ drop_subscription(int64 id, shm_mq_handle *out)
 		elog(ERROR, "could not drop subscription " INT64_FORMAT, id);
 	PopActiveSnapshot();
 	SPI_finish();
-
-	initStringInfo(&message);
-	pq_sendbyte(&message, 'C');
-	pq_sendstring(&message, "");
-	send_message(out, &message);
+	send_text('C', "", out);
 }
 
 static RefillTask *
@@ -327,8 +375,8 @@ read_task(StringInfo message)
 	row->settings = palloc(sizeof(char *) * Max(row->nsettings, 1));
 	for (int i = 0; i < row->nsettings; i++)
 		row->settings[i] = pstrdup(pq_getmsgrawstring(message));
-	row->name = pstrdup(pq_getmsgrawstring(message));
 	row->query = pstrdup(pq_getmsgrawstring(message));
+	row->name = pstrdup(pq_getmsgrawstring(message));
 	row->nargs = pq_getmsgint(message, 4);
 	row->args = palloc0(sizeof(char *) * Max(row->nargs, 1));
 	for (int i = 0; i < row->nargs; i++)
@@ -372,40 +420,58 @@ report_activity(const RefillTask *task)
 	pfree(text);
 }
 
+static void
+run_request(StringInfo message, RefillBatch *batch, shm_mq_handle *out)
+{
+	RefillTask *task;
+
+	if (pq_getmsgbyte(message) == 'X')
+	{
+		pgstat_report_activity(STATE_RUNNING,
+							   "dropping a live_topn subscription");
+		drop_subscription(pq_getmsgint64(message), out);
+		return;
+	}
+	task = read_task(message);
+	XactReadOnly = true;
+	report_activity(task);
+	progress_begin();
+	if (refill_timeout_ms > 0)
+		enable_timeout_after(STATEMENT_TIMEOUT, refill_timeout_ms);
+	run_task(task, batch, out);
+	disable_timeout(STATEMENT_TIMEOUT, false);
+	progress_end();
+}
+
 /*
- * Run one request; an error becomes the answer.
+ * Run requests from *done on, and count them there: all in one transaction, up
+ * to one that fails, whose answer is the error.
  */
 static void
-serve(char *data, Size len, shm_mq_handle *out)
+run_batch(StringInfo requests, int n, volatile int *done, shm_mq_handle *out)
 {
 	MemoryContext context = CurrentMemoryContext;
-	TimestampTz start = GetCurrentTimestamp();
+	MemoryContext task_context = AllocSetContextCreate(context,
+													   "live_topn task",
+													   ALLOCSET_DEFAULT_SIZES);
+	RefillBatch batch = {0};
+	volatile TimestampTz start = 0;	/* of a request */
 
 	PG_TRY();
 	{
-		StringInfoData message = {.data = data,.len = len,.maxlen = len};
-
 		SetCurrentStatementStartTimestamp();
 		StartTransactionCommand();
-		if (pq_getmsgbyte(&message) == 'X')
+		while (*done < n)
 		{
-			pgstat_report_activity(STATE_RUNNING,
-								   "dropping a live_topn subscription");
-			drop_subscription(pq_getmsgint64(&message), out);
+			CHECK_FOR_INTERRUPTS();
+			MemoryContextSwitchTo(task_context);
+			start = GetCurrentTimestamp();
+			run_request(&requests[*done], &batch, out);
+			(*done)++;
+			MemoryContextReset(task_context);
 		}
-		else
-		{
-			RefillTask *task = read_task(&message);
-
-			XactReadOnly = true;
-			report_activity(task);
-			progress_begin();
-			if (refill_timeout_ms > 0)
-				enable_timeout_after(STATEMENT_TIMEOUT, refill_timeout_ms);
-			run_task(task, out);
-			disable_timeout(STATEMENT_TIMEOUT, false);
-			progress_end();
-		}
+		if (OidIsValid(batch.relid))
+			PopActiveSnapshot();
 		SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, 0);
 		CommitTransactionCommand();
 	}
@@ -418,6 +484,8 @@ serve(char *data, Size len, shm_mq_handle *out)
 		disable_all_timeouts(false);
 		progress_end();
 		QueryCancelPending = false;
+		if (*done == n)
+			PG_RE_THROW();		/* all are answered */
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();
@@ -438,8 +506,33 @@ serve(char *data, Size len, shm_mq_handle *out)
 		pq_sendstring(&message, error->message);
 		pq_sendstring(&message, error->hint ? error->hint : "");
 		send_message(out, &message);
+		(*done)++;
 	}
 	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	MemoryContextDelete(task_context);
+}
+
+static void
+serve(char *data, Size len, shm_mq_handle *out)
+{
+	StringInfoData message = {.data = data,.len = len,.maxlen = len};
+	int			n = pq_getmsgint(&message, 4);
+	StringInfo	requests = palloc(sizeof(StringInfoData) * n);
+	volatile int done = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		int			size = pq_getmsgint(&message, 4);
+
+		requests[i] = (StringInfoData) {
+			.data = unconstify(char *, pq_getmsgbytes(&message, size)),
+			.len = size,
+			.maxlen = size
+		};
+	}
+	while (done < n)
+		run_batch(requests, n, &done, out);
 }
 
 void
