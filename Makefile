@@ -81,7 +81,7 @@ PG_CONFIG ?= pg_config
 export PG_CONFIG
 
 # These install what they need, PostgreSQL too; all others come from PGXS.
-SELF_CONTAINED = setup demo example check-example bench check installcheck check-versions \
+SELF_CONTAINED = setup demo example check-example bench measurements check installcheck check-versions \
 	soak soak-kill fuzz
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 NO_INSTALLCHECK = 1
@@ -122,6 +122,10 @@ check-example: setup
 
 bench: setup
 	@bench/run.sh
+
+# The tables and plots of doc/measurements.md.
+measurements: setup
+	@bench/measurements.sh
 
 # All tests; then "N passed, N failed".  SEED=... repeats the randomized ones.
 # PGXS has a rule of this name, which only says that it is not supported.

@@ -35,13 +35,13 @@ machine()
 		"$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
 }
 
-# A server that has bench/null_plugin.
+# A server that has bench/null_plugin; arguments are lines of its configuration.
 null_plugin_server_start()
 {
 	make -s -C bench/null_plugin with_llvm=no COPT=-Werror >&2
 
 	output_plugins="$output_plugins, null_plugin"
-	server_create "checkpoint_timeout = '1h'" "autovacuum = off"
+	server_create "checkpoint_timeout = '1h'" "autovacuum = off" "$@"
 	mkdir "$workdir/lib"
 	cp bench/null_plugin/null_plugin.so "$workdir/lib"
 	chmod 755 "$workdir/lib"
