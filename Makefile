@@ -25,6 +25,7 @@ OBJS = \
 	src/identity.o \
 	src/depend.o \
 	src/tiers.o \
+	src/key_map.o \
 	src/keyset.o \
 	src/explain.o \
 	src/row.o \
@@ -52,6 +53,7 @@ OBJS = \
 	src/feed_set.o \
 	src/feed_slice.o \
 	src/holders.o \
+	src/pool.o \
 	src/predicate.o \
 	src/span.o \
 	src/feed_lease.o \

@@ -72,6 +72,7 @@ CREATE FUNCTION live_topn.stats(
 	OUT lease_end timestamptz,
 	OUT rows_before bigint,
 	OUT skipped_rows_held bigint,
+	OUT row_bytes bigint,
 	OUT groups bigint,
 	OUT work_ms double precision,
 	OUT restart_lsn pg_lsn,
@@ -231,7 +232,7 @@ SELECT s.name, w.held_rows, w.result_rows, w.cushion, w.bytes, w.changes,
 	w.batches, w.deltas, w.refills, w.refilled_rows, w.refill_ms, w.coalesced,
 	w.resets, w.last_seq, w.last_lsn, w.rows_before, w.skipped_rows_held,
 	w.groups, w.work_ms, w.restart_lsn, w.refill_pid, w.refill_start,
-	w.refill_read
+	w.refill_read, w.row_bytes
 FROM live_topn.subscription s
 	LEFT JOIN live_topn.stats() w ON w.id = s.id
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');

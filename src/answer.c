@@ -146,7 +146,7 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_RESULT_ROWS] = windows == NULL ? 0 :
 		window_set_is_passing(windows) ? -1 : feed_result_rows(feed),
 		[STAT_CUSHION] = cushion_rows(&feed->cushion),
-		[STAT_BYTES] = windows ? windows->bytes + windows->passed : 0,
+		[STAT_BYTES] = windows ? window_set_bytes(windows) : 0,
 		[STAT_CHANGES] = feed->changes,
 		[STAT_BATCHES] = feed->batches,
 		[STAT_DELTAS] = feed->deltas,
@@ -160,6 +160,7 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_LEASE_END] = feed->lease_end,
 		[STAT_ROWS_BEFORE] = windows ? windows->before : 0,
 		[STAT_SKIPPED_ROWS] = windows ? feed_skipped_rows(feed) : 0,
+		[STAT_ROW_BYTES] = windows ? windows->own_bytes : 0,
 		[STAT_GROUPS] = windows ? window_set_count(windows) : 0,
 		[STAT_WORK_TIME] = feed->work_time,
 		[STAT_RESTART_LSN] = feed_restart_lsn(feed),

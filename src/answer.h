@@ -29,7 +29,7 @@ typedef enum SubscriptionStat
 	STAT_HELD_ROWS,
 	STAT_RESULT_ROWS,
 	STAT_CUSHION,				/* rows, the current size aimed at */
-	STAT_BYTES,
+	STAT_BYTES,					/* of memory */
 	STAT_CHANGES,				/* seen on its table */
 	STAT_BATCHES,
 	STAT_DELTAS,
@@ -43,6 +43,7 @@ typedef enum SubscriptionStat
 	STAT_LEASE_END,				/* TimestampTz, 0 if none */
 	STAT_ROWS_BEFORE,			/* counted, before the first one held */
 	STAT_SKIPPED_ROWS,			/* held, before the page */
+	STAT_ROW_BYTES,				/* of the rows held, as in a table */
 	STAT_GROUPS,				/* of which rows are held */
 	STAT_WORK_TIME,				/* nanoseconds */
 	STAT_RESTART_LSN,			/* WAL from there on is needed */

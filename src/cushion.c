@@ -20,8 +20,7 @@
 #define PLAN_EVERY	256			/* commits */
 #define LOOK_EVERY	1024		/* commits, where nothing happens */
 #define LOOK_PAUSE	8			/* commits from one such look to the next */
-#define TYPICAL_ROW 128			/* bytes of a row, if none is held */
-#define KEY_BYTES	32			/* of a row in a hash table, about */
+#define TYPICAL_ROW 160			/* bytes of a row, if none is held */
 #define MIN_LOT		8			/* rows; the least worth asking for */
 #define MAX_LOT		100000
 #define HYSTERESIS	1.25		/* smaller changes of the size are left out */
@@ -301,7 +300,7 @@ cushion_plan(Cushion *cushion, uint64 commit, const CushionUse *use, bool now)
 	cushion->planned = commit;
 
 	if (use->rows > 0)
-		row_bytes = (double) use->bytes / use->rows + KEY_BYTES;
+		row_bytes = (double) use->bytes / use->rows;
 	pass(cushion, commit);
 	want(cushion, row_bytes);
 

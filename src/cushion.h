@@ -57,7 +57,7 @@ typedef struct CushionUse
 {
 	uint64		needed;			/* rows; 0: at least one of the cushion */
 	uint64		rows;			/* held */
-	uint64		bytes;			/* of these rows */
+	uint64		bytes;			/* that they take */
 } CushionUse;
 
 /*

@@ -35,8 +35,7 @@ bool
 feed_is_too_large(const Feed *feed)
 {
 	return feed->limit == NO_LIMIT &&
-		(feed->windows->bytes + feed->windows->passed >
-		 commit_log_memory_kb * (Size) 1024 ||
+		(window_set_bytes(feed->windows) > commit_log_memory_kb * (Size) 1024 ||
 		 feed->windows->nrows > MAX_HELD_ROWS);
 }
 

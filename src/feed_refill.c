@@ -137,7 +137,7 @@ plan_cushion(Feed *feed, bool now)
 	if (feed->windows)
 	{
 		use.rows = feed->windows->nrows;
-		use.bytes = feed->windows->bytes;
+		use.bytes = window_set_bytes(feed->windows);
 	}
 
 	cushion_plan(&feed->cushion, feed_position->commit.no, &use, now);

@@ -97,7 +97,7 @@ feed_holds_much(const Feed *feed)
 	const WindowSet *set = feed->windows;
 
 	return window_set_is_passing(set) &&
-		set->bytes + set->passed > commit_log_memory_kb * (Size) 1024 / 2;
+		window_set_bytes(set) > commit_log_memory_kb * (Size) 1024 / 2;
 }
 
 /* ---- on demand ---- */

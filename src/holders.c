@@ -5,9 +5,9 @@
  * WAL tells of the old version of a row often no more than its key, and of a
  * hundred thousand windows perhaps one holds it.  This is a hash table with
  * chains that are linked both ways, since many windows may hold the same row
- * and each must be taken out without a look at the others.  Links are numbers,
- * and owners are found by a hash only: a row that is held costs some 30 bytes
- * here.
+ * and each must be taken out without a look at the others.  Links and owners
+ * are numbers, and owners are found by a hash only: a row that is held costs
+ * some 22 bytes here.
  *
  * Nearly all rows that are looked for are held by nobody.  So for each chain a
  * byte has a bit for each hash that is in it, by other bits of the hash; these
@@ -19,16 +19,23 @@
 #include "utils/memutils.h"
 
 #define CHUNK_HOLDERS	1024
-#define FIRST_BUCKETS	256
+#define FIRST_HOLDERS	16
+#define FIRST_BUCKETS	16
 #define SHORT_CHAIN		4
 
 typedef struct Holder
 {
-	void	   *owner;
+	uint32		owner;			/* in owners */
 	uint32		hash;
 	uint32		next;			/* in the chain, or of the free ones */
 	uint32		previous;		/* HOLDER_NONE: the first of its chain */
 } Holder;
+
+typedef union Owner
+{
+	void	   *owner;
+	uint32		next;			/* of the free numbers, plus one; 0: none */
+} Owner;
 
 struct Holders
 {
@@ -36,12 +43,16 @@ struct Holders
 	uint32		nbuckets;		/* a power of two */
 	uint32	   *buckets;		/* the first of each chain */
 	uint8	   *filters;		/* what may be in each chain */
-	uint32		nchunks;
 	uint32		maxchunks;
 	Holder	  **chunks;			/* of CHUNK_HOLDERS each */
+	uint32		room;			/* holders in all chunks */
 	uint32		used;			/* holders that were ever given out */
 	uint32		free;			/* the first of those given back */
 	uint32		count;
+	uint32		nowners;		/* numbers that were ever given out */
+	uint32		maxowners;
+	uint32		free_owner;		/* the first of those given back, plus one */
+	Owner	   *owners;
 };
 
 static inline Holder *
@@ -127,6 +138,38 @@ grow(Holders *holders)
 	pfree(heads);
 }
 
+/* Chunks are all of one size, but the only one can be smaller. */
+static void
+add_room(Holders *holders)
+{
+	if (holders->room < CHUNK_HOLDERS)
+	{
+		uint32		n = Max(FIRST_HOLDERS, holders->room * 2);
+
+		if (holders->room == 0)
+		{
+			holders->maxchunks = 1;
+			holders->chunks = MemoryContextAllocZero(holders->context,
+													 sizeof(Holder *));
+		}
+		holders->chunks[0] = holders->chunks[0] ?
+			repalloc(holders->chunks[0], sizeof(Holder) * n) :
+			MemoryContextAlloc(holders->context, sizeof(Holder) * n);
+		holders->room = n;
+		return;
+	}
+
+	if (holders->room / CHUNK_HOLDERS == holders->maxchunks)
+	{
+		holders->maxchunks *= 2;
+		holders->chunks = repalloc(holders->chunks,
+								   sizeof(Holder *) * holders->maxchunks);
+	}
+	holders->chunks[holders->room / CHUNK_HOLDERS] =
+		MemoryContextAlloc(holders->context, sizeof(Holder) * CHUNK_HOLDERS);
+	holders->room += CHUNK_HOLDERS;
+}
+
 static uint32
 new_place(Holders *holders)
 {
@@ -143,27 +186,44 @@ new_place(Holders *holders)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many rows are held by live_topn subscriptions")));
-	if (place / CHUNK_HOLDERS >= holders->nchunks)
-	{
-		if (holders->nchunks == holders->maxchunks)
-		{
-			holders->maxchunks = Max(16, holders->maxchunks * 2);
-			holders->chunks = holders->chunks ?
-				repalloc(holders->chunks,
-						 sizeof(Holder *) * holders->maxchunks) :
-				MemoryContextAlloc(holders->context,
-								   sizeof(Holder *) * holders->maxchunks);
-		}
-		holders->chunks[holders->nchunks++] =
-			MemoryContextAlloc(holders->context,
-							   sizeof(Holder) * CHUNK_HOLDERS);
-	}
+	if (place >= holders->room)
+		add_room(holders);
 	holders->used++;
 	return place;
 }
 
 uint32
-holders_add(Holders *holders, uint32 hash, void *owner)
+holders_enter(Holders *holders, void *owner)
+{
+	uint32		number = holders->nowners;
+
+	if (holders->free_owner > 0)
+	{
+		number = holders->free_owner - 1;
+		holders->free_owner = holders->owners[number].next;
+	}
+	else if (number == holders->maxowners)
+	{
+		holders->maxowners = Max(16, holders->maxowners * 2);
+		holders->owners = holders->owners ?
+			repalloc(holders->owners, sizeof(Owner) * holders->maxowners) :
+			MemoryContextAlloc(holders->context,
+							   sizeof(Owner) * holders->maxowners);
+	}
+	holders->nowners = Max(holders->nowners, number + 1);
+	holders->owners[number].owner = owner;
+	return number;
+}
+
+void
+holders_leave(Holders *holders, uint32 number)
+{
+	holders->owners[number].next = holders->free_owner;
+	holders->free_owner = number + 1;
+}
+
+uint32
+holders_add(Holders *holders, uint32 hash, uint32 owner)
 {
 	uint32		place = new_place(holders);
 	Holder	   *holder = holder_at(holders, place);
@@ -231,7 +291,16 @@ holders_find(Holders *holders, uint32 hash,
 		Holder	   *holder = holder_at(holders, place);
 
 		if (holder->hash == hash)
-			callback(holder->owner, arg);
+			callback(holders->owners[holder->owner].owner, arg);
 		place = holder->next;
 	}
+}
+
+Size
+holders_bytes_each(const Holders *holders)
+{
+	Size		bytes = (Size) holders->room * sizeof(Holder) +
+		holders->nbuckets * (sizeof(uint32) + sizeof(uint8));
+
+	return (bytes + holders->count - 1) / Max(holders->count, 1);
 }

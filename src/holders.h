@@ -15,11 +15,15 @@ typedef struct Holders Holders;
 extern Holders *holders_create(MemoryContext parent);
 extern void holders_free(Holders *holders);
 
+/* A number for somebody who holds rows; he leaves when he holds none. */
+extern uint32 holders_enter(Holders *holders, void *owner);
+extern void holders_leave(Holders *holders, uint32 holder);
+
 /*
- * The owner holds a row whose identity has that hash; returns the place that
+ * Somebody holds a row whose identity has that hash; returns the place that
  * holders_remove wants.
  */
-extern uint32 holders_add(Holders *holders, uint32 hash, void *owner);
+extern uint32 holders_add(Holders *holders, uint32 hash, uint32 holder);
 extern void holders_remove(Holders *holders, uint32 place);
 
 /*
@@ -29,5 +33,8 @@ extern void holders_remove(Holders *holders, uint32 place);
 extern void holders_find(Holders *holders, uint32 hash,
 						 void (*callback) (void *owner, void *arg),
 						 void *arg);
+
+/* Bytes of memory for each row that is held. */
+extern Size holders_bytes_each(const Holders *holders);
 
 #endif							/* LIVE_TOPN_HOLDERS_H */

@@ -17,7 +17,6 @@
 #include "compat.h"
 #include "row.h"
 #include "utils/datum.h"
-#include "utils/memutils.h"
 
 /*
  * Comparator of one column in image order, as in record_image_cmp.
@@ -92,32 +91,20 @@ row_format(const TopnQuery *query, MemoryContext rows)
 
 	format->query = query;
 	format->desc = query_row_desc(query);
-	format->rows = rows;
+	format->rows = pool_create(rows);
 	format->sort = sort_support(format, query->nsort, query->sort);
 	format->group_sort = sort_support(format, query->ngroups,
 									  query->group_order);
 	return format;
 }
 
-/* A row of the given tuple size, with everything but the tuple filled in. */
-static Row *
-row_alloc(RowFormat *format, Size tuple_len)
-{
-	Row		   *row = MemoryContextAlloc(format->rows,
-										 MAXALIGN(sizeof(Row)) + tuple_len);
-
-	memset(row, 0, sizeof(Row));
-	row->size = 1;
-	row->fresh = -1;
-	row->refs = 1;
-	return row;
-}
-
 static void
 row_set_leading(RowFormat *format, Row *row)
 {
-	row->datum1 = row_get(format, row, format->query->sort[0].attno,
-						  &row->null1);
+	bool		isnull;
+
+	row->datum1 = row_get(format, row, format->query->sort[0].attno, &isnull);
+	row->null1 = isnull;
 }
 
 Row *
@@ -149,9 +136,21 @@ row_form(RowFormat *format, const Datum *values, const bool *nulls)
 Row *
 row_from_tuple(RowFormat *format, MinimalTuple tuple)
 {
-	Row		   *row = row_alloc(format, tuple->t_len);
+	uint16		place;
+	Row		   *row = pool_alloc(format->rows, ROW_HEADER + tuple->t_len,
+								 &place);
 
+	StaticAssertStmt(ROW_HEADER == MAXALIGN(ROW_HEADER),
+					 "tuples must be aligned");
+	StaticAssertStmt(offsetof(Row, place) + sizeof(row->place) <=
+					 ROW_HEADER + offsetof(MinimalTupleData, t_infomask2),
+					 "padding of tuples is too small");
+	memset(row, 0, ROW_HEADER);
 	memcpy(RowTuple(row), tuple, tuple->t_len);
+	row->size = 1;
+	row->refs = 1;
+	row->fresh = -1;
+	row->place = place;
 	row_set_leading(format, row);
 	return row;
 }
@@ -161,7 +160,7 @@ row_unref(Row *row)
 {
 	Assert(row->refs > 0);
 	if (--row->refs == 0)
-		pfree(row);
+		pool_free(row, row->place);
 }
 
 Datum
@@ -298,5 +297,5 @@ row_columns_are(const RowFormat *format, const Row *row, int n,
 Size
 row_bytes(const Row *row)
 {
-	return GetMemoryChunkSpace((void *) row);
+	return pool_chunk_bytes(ROW_HEADER + row->tuple_len);
 }

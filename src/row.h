@@ -5,32 +5,41 @@
 #ifndef LIVE_TOPN_ROW_H
 #define LIVE_TOPN_ROW_H
 
-#include "access/htup.h"
+#include "access/htup_details.h"
+#include "pool.h"
 #include "query.h"
 #include "utils/sortsupport.h"
 
 /*
- * A row: one chunk of memory, counted references.  The links, the size and
- * the priority belong to the window that holds the row (window.c), as do
- * fresh and place.  datum1 is the leading sort column, pointing into the tuple
- * if it is passed by reference.
+ * A row: one chunk of memory, counted references.  What it is linked by, the
+ * size and the hash belong to the windows that hold the row (window.c,
+ * key_map.c), as do fresh and holding.  datum1 is the leading sort column,
+ * pointing into the tuple if it is passed by reference.
+ *
+ * The tuple's own padding is put to use.
  */
 typedef struct Row
 {
 	struct Row *left;
 	struct Row *right;
-	uint32		size;			/* rows in the subtree */
-	uint32		priority;
-	int32		fresh;			/* in WindowWork.added; -1: not in it */
-	int32		refs;
+	struct Row *next;			/* in the same bucket of a KeyMap */
 	Datum		datum1;
-	bool		null1;
-	uint32		place;			/* in WindowSet.holders */
-	/* a MinimalTuple follows, maxaligned */
+	uint32		size;			/* rows in the subtree */
+	uint32		hash;			/* of the identity, while in a KeyMap */
+	uint32		holding;		/* in WindowSet.holders */
+	uint32		refs:31;
+	uint32		null1:1;
+
+	/* a MinimalTuple begins here */
+	uint32		tuple_len;
+	int32		fresh;			/* in WindowWork.added; -1: not in it */
+	uint16		place;			/* in a Pool */
 } Row;
 
+#define ROW_HEADER	offsetof(Row, tuple_len)
+
 #define RowTuple(row) \
-	((MinimalTuple) ((char *) (row) + MAXALIGN(sizeof(Row))))
+	((MinimalTuple) ((char *) (row) + ROW_HEADER))
 
 typedef struct RowFormat
 {
@@ -38,7 +47,7 @@ typedef struct RowFormat
 	TupleDesc	desc;
 	SortSupportData *sort;		/* query->nsort of them */
 	SortSupportData *group_sort;	/* query->ngroups of them */
-	MemoryContext rows;			/* where rows live */
+	Pool	   *rows;			/* where rows live */
 } RowFormat;
 
 /*
@@ -50,7 +59,7 @@ extern void row_prepare_sort(SortSupport ssup, const SortKey *key,
 
 /*
  * The format of a query's rows, in CurrentMemoryContext.  Looks up operators:
- * needs a transaction.  Rows go to the context given.
+ * needs a transaction.  Rows go to a pool in the context given.
  */
 extern RowFormat *row_format(const TopnQuery *query, MemoryContext rows);
 
@@ -162,7 +171,13 @@ row_group_is(const RowFormat *format, const Row *row, const Datum *values,
 extern int	row_compare_groups(const RowFormat *format, const Row *a,
 							   const Row *b);
 
-/* Bytes of memory that a row takes. */
+/* Bytes of memory that a row takes; and those it would take in a table. */
 extern Size row_bytes(const Row *row);
+
+static inline Size
+row_own_bytes(const Row *row)
+{
+	return row->tuple_len + MINIMAL_TUPLE_OFFSET;
+}
 
 #endif							/* LIVE_TOPN_ROW_H */

@@ -8,7 +8,7 @@
  */
 #include "postgres.h"
 
-#include "common/pg_prng.h"
+#include "common/hashfn.h"
 #include "window_private.h"
 
 volatile uint64 window_progress = 0;
@@ -38,6 +38,16 @@ window_set_end(Window *window, WindowEnd end, Row *high)
 
 /* ---- the treap ---- */
 
+/*
+ * The priority of a row is as good as random, since where it is in memory has
+ * nothing to do with where it sorts.
+ */
+static inline uint32
+priority(const Row *row)
+{
+	return murmurhash32((uint32) ((uintptr_t) row / MAXIMUM_ALIGNOF));
+}
+
 static inline void
 update_size(Row *row)
 {
@@ -53,7 +63,7 @@ join(Row *a, Row *b)
 		return b;
 	if (b == NULL)
 		return a;
-	if (a->priority > b->priority)
+	if (priority(a) > priority(b))
 	{
 		a->right = join(a->right, b);
 		update_size(a);
@@ -89,10 +99,10 @@ void
 window_insert(Window *window, Row *row)
 {
 	Row		  **link = &window->root;
+	uint32		mine = priority(row);
 
 	window_progress++;
-	row->priority = pg_prng_uint32(&pg_global_prng_state);
-	while (*link && (*link)->priority >= row->priority)
+	while (*link && priority(*link) >= mine)
 	{
 		(*link)->size++;
 		link = row_compare(window->set->format, *link, row) < 0 ?

@@ -6,6 +6,7 @@
 #define LIVE_TOPN_WINDOW_H
 
 #include "holders.h"
+#include "key_map.h"
 #include "lib/ilist.h"
 #include "nodes/params.h"
 #include "row.h"
@@ -44,6 +45,7 @@ typedef struct Window
 	struct WindowWork *work;	/* NULL: nothing goes on */
 	ResultPage	page;			/* of the result that clients know */
 	WindowEnd	end;
+	uint16		place;			/* in the pool of the rows */
 } Window;
 
 /* How urgently a window needs more rows. */
@@ -84,7 +86,6 @@ typedef struct WindowWork
 	Row		  **added;
 } WindowWork;
 
-struct keymap_hash;
 struct groupmap_hash;
 
 /*
@@ -96,7 +97,7 @@ typedef struct WindowSet
 	RowFormat  *format;
 	ParamListInfo params;		/* of the filter that the rows satisfy */
 	MemoryContext context;		/* of all but the rows */
-	struct keymap_hash *by_key; /* rows by identity; NULL if keyless */
+	KeyMap	   *by_key;			/* rows by identity; NULL if keyless */
 	struct groupmap_hash *by_group; /* windows; NULL if not grouped */
 	Window	   *only;			/* the window, if not grouped; else NULL */
 	WindowEnd	others;			/* of groups without a window: NOTHING is
@@ -105,11 +106,12 @@ typedef struct WindowSet
 								 * how many rows ... */
 	uint64		before;			/* ... sort at or before that; else 0 */
 	uint64		nrows;			/* held in all windows */
-	Size		bytes;			/* of these rows */
+	Size		row_bytes;		/* of these rows */
+	Size		own_bytes;		/* that they would take in a table */
 	Size		passed;			/* bytes of removed rows that a PASSING window
 								 * did not hold */
 	Holders    *holders;		/* told which rows are held; NULL: nobody */
-	void	   *holder;			/* by whom */
+	uint32		holder;			/* by whom */
 	Window	   *last;			/* to which a row was added; or NULL */
 	dlist_head	touched;		/* of WindowWork */
 	dlist_head	changed;
@@ -132,7 +134,7 @@ extern WindowSet *window_set_create(RowFormat *format, ParamListInfo params,
 extern void window_set_free(WindowSet *set);
 
 /* Tell holders of the rows that are held, and will be, until NULL is given. */
-extern void window_set_watch(WindowSet *set, Holders *holders, void *holder);
+extern void window_set_watch(WindowSet *set, Holders *holders, void *owner);
 
 /* The window of a row's group, or NULL. */
 extern Window *window_set_find(WindowSet *set, const Row *row);
@@ -143,6 +145,9 @@ extern Window *window_set_find_group(WindowSet *set, const Datum *values,
 
 /* The window of a row's group, made if it is not there. */
 extern Window *window_set_get(WindowSet *set, Row *row);
+
+/* All the memory that is taken by what is held. */
+extern Size window_set_bytes(const WindowSet *set);
 
 /* Is it known what is in a row's place? */
 extern bool window_set_covers(WindowSet *set, const Row *row);

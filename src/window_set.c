@@ -12,58 +12,6 @@
 
 #include "window_private.h"
 
-/* ---- rows by identity ---- */
-
-typedef struct KeyEntry
-{
-	Row		   *row;
-	uint32		hash;
-	char		status;
-} KeyEntry;
-
-static uint32 keymap_hash_row(const WindowSet *set, const Row *row);
-static bool keymap_equal(const WindowSet *set, const Row *a, const Row *b);
-
-/* A NULL key stands for the set's probe. */
-#define SH_PREFIX keymap
-#define SH_ELEMENT_TYPE KeyEntry
-#define SH_KEY_TYPE Row *
-#define SH_KEY row
-#define SH_HASH_KEY(tb, key) keymap_hash_row(tb->private_data, key)
-#define SH_EQUAL(tb, a, b) keymap_equal(tb->private_data, a, b)
-#define SH_STORE_HASH
-#define SH_GET_HASH(tb, a) a->hash
-#define SH_SCOPE static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
-
-static uint32
-keymap_hash_row(const WindowSet *set, const Row *row)
-{
-	Datum		keys[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-
-	if (row == NULL)
-		return row_hash_key(set->format, set->probe_keys, set->probe_nulls);
-	row_get_key(set->format, row, keys, nulls);
-	return row_hash_key(set->format, keys, nulls);
-}
-
-static bool
-keymap_equal(const WindowSet *set, const Row *a, const Row *b)
-{
-	Datum		keys[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
-
-	if (b == NULL)
-		return row_key_is(set->format, a, set->probe_keys, set->probe_nulls);
-	if (a == NULL)
-		return row_key_is(set->format, b, set->probe_keys, set->probe_nulls);
-	row_get_key(set->format, b, keys, nulls);
-	return row_key_is(set->format, a, keys, nulls);
-}
-
 /* ---- windows by group ---- */
 
 typedef struct GroupEntry
@@ -128,8 +76,11 @@ window_key(const Window *window)
 static Window *
 create_window(WindowSet *set, WindowEnd end)
 {
-	Window	   *window = MemoryContextAllocZero(set->context, sizeof(Window));
+	uint16		place;
+	Window	   *window = pool_alloc(set->format->rows, sizeof(Window), &place);
 
+	memset(window, 0, sizeof(Window));
+	window->place = place;
 	window->set = set;
 	window->end = end;
 	return window;
@@ -150,7 +101,7 @@ window_set_create(RowFormat *format, ParamListInfo params,
 	for (int i = 0; i < NUM_NEEDS; i++)
 		dlist_init(&set->needy[i]);
 	if (!format->query->keyless)
-		set->by_key = keymap_create(context, 2, set);
+		set->by_key = key_map_create(format, context);
 	if (format->query->ngroups > 0)
 		set->by_group = groupmap_create(context, 2, set);
 	else
@@ -207,7 +158,7 @@ free_window(Window *window)
 		row_unref(window->high);
 	if (window->set->last == window)
 		window->set->last = NULL;
-	pfree(window);
+	pool_free(window, window->place);
 }
 
 void
@@ -223,30 +174,49 @@ window_set_free(WindowSet *set)
 	while ((window = window_set_next(set, &position)) != NULL)
 		free_window(window);
 	if (set->by_key)
-		keymap_destroy(set->by_key);
+		key_map_free(set->by_key);
 	if (set->by_group)
 		groupmap_destroy(set->by_group);
 	pfree(set);
 }
 
 void
-window_set_watch(WindowSet *set, Holders *holders, void *holder)
+window_set_watch(WindowSet *set, Holders *holders, void *owner)
 {
-	keymap_iterator iterator;
-	KeyEntry   *entry;
+	uint32		holder = holders ? holders_enter(holders, owner) : 0;
+	KeyMap	   *map = set->by_key;
 
-	keymap_start_iterate(set->by_key, &iterator);
-	while ((entry = keymap_iterate(set->by_key, &iterator)) != NULL)
+	for (uint32 i = 0; i < map->nbuckets; i++)
 	{
-		Row		   *row = entry->row;
-
-		if (row->place != HOLDER_NONE)
-			holders_remove(set->holders, row->place);
-		row->place = holders == NULL ? HOLDER_NONE :
-			holders_add(holders, entry->hash, holder);
+		for (Row *row = map->buckets[i]; row; row = row->next)
+		{
+			if (row->holding != HOLDER_NONE)
+				holders_remove(set->holders, row->holding);
+			row->holding = holders == NULL ? HOLDER_NONE :
+				holders_add(holders, row->hash, holder);
+		}
 	}
+	if (set->holders)
+		holders_leave(set->holders, set->holder);
 	set->holders = holders;
 	set->holder = holder;
+}
+
+Size
+window_set_bytes(const WindowSet *set)
+{
+	Size		bytes = set->row_bytes + set->passed;
+
+	if (set->by_group)
+		bytes += set->by_group->members * sizeof(Window);
+	bytes *= pool_overhead(set->format->rows);
+	if (set->by_group)
+		bytes += set->by_group->size * sizeof(GroupEntry);
+	if (set->by_key && set->nrows > 0)
+		bytes += key_map_bytes(set->by_key);
+	if (set->holders)
+		bytes += set->nrows * holders_bytes_each(set->holders);
+	return bytes;
 }
 
 uint64
@@ -476,21 +446,30 @@ remember(MemoryContext context, Row ***array, int *n, int *max, Row *row)
 	(*array)[(*n)++] = row;
 }
 
+/* Raises an error if a row with its identity is held already. */
 static void
 count_in(WindowSet *set, Row *row)
 {
-	bool		found = false;
-	KeyEntry   *entry;
-
-	set->nrows++;
-	set->bytes += row_bytes(row);
-	if (set->by_key == NULL)
-		return;
-	entry = keymap_insert(set->by_key, row, &found);
-	if (found)
-		elog(ERROR, "row is already in a window");
+	if (set->by_key)
+		key_map_add(set->by_key, row);
 	if (set->holders)
-		row->place = holders_add(set->holders, entry->hash, set->holder);
+		row->holding = holders_add(set->holders, row->hash, set->holder);
+	set->nrows++;
+	set->row_bytes += row_bytes(row);
+	set->own_bytes += row_own_bytes(row);
+}
+
+static void
+count_out(WindowSet *set, Row *row)
+{
+	set->nrows--;
+	set->row_bytes -= row_bytes(row);
+	set->own_bytes -= row_own_bytes(row);
+	if (set->by_key)
+		key_map_remove(set->by_key, row);
+	if (row->holding != HOLDER_NONE)
+		holders_remove(set->holders, row->holding);
+	row->holding = HOLDER_NONE;
 }
 
 void
@@ -499,6 +478,7 @@ window_set_load(WindowSet *set, Row *row)
 	Window	   *window = window_set_find(set, row);
 	bool		found;
 
+	count_in(set, row);
 	if (window)
 		window_insert(window, row);
 	else
@@ -507,7 +487,6 @@ window_set_load(WindowSet *set, Row *row)
 		window_insert(window, row);
 		groupmap_insert(set->by_group, window, &found);
 	}
-	count_in(set, row);
 }
 
 void
@@ -518,8 +497,8 @@ window_set_add(WindowSet *set, Row *row)
 
 	window_touch(window, row);
 	work = window->work;
-	window_insert(window, row);
 	count_in(set, row);
+	window_insert(window, row);
 	set->last = window;
 	row->fresh = work->nadded;
 	remember(set->context, &work->added, &work->nadded, &work->maxadded, row);
@@ -532,13 +511,7 @@ take_out(Window *window, const Row *row)
 	WindowSet  *set = window->set;
 	Row		   *held = window_delete(window, row);
 
-	if (set->by_key)
-		keymap_delete(set->by_key, held);
-	if (held->place != HOLDER_NONE)
-		holders_remove(set->holders, held->place);
-	held->place = HOLDER_NONE;
-	set->nrows--;
-	set->bytes -= row_bytes(held);
+	count_out(set, held);
 	return held;
 }
 
@@ -623,14 +596,7 @@ window_set_fill(WindowSet *set, WindowSet *read)
 Row *
 window_set_find_key(WindowSet *set, const Datum *keys, const bool *nulls)
 {
-	KeyEntry   *entry;
-
-	if (set->nrows == 0)
-		return NULL;
-	set->probe_keys = keys;
-	set->probe_nulls = nulls;
-	entry = keymap_lookup(set->by_key, NULL);
-	return entry ? entry->row : NULL;
+	return set->nrows == 0 ? NULL : key_map_find(set->by_key, keys, nulls);
 }
 
 Row *

@@ -24,6 +24,7 @@
 #include "message.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "pool.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "request.h"
@@ -558,6 +559,7 @@ run(const char *slot_name)
 				break;
 			continue;
 		}
+		pool_trim();
 		wait(flushed);
 	}
 }
