@@ -118,11 +118,8 @@ function apply(rows, delta) {
 function applyAbsolute(rows, deltas) {
   const { group } = deltas[0];
   const start = groupStart(rows, group);
-  let size = rows.length - start;
-  if (group !== undefined) {
-    size = rows.slice(start).findIndex((entry) => !same(entry.group, group));
-    if (size < 0) size = rows.length - start;
-  }
+  const end = rows.findIndex((entry, at) => at >= start && !same(entry.group, group));
+  const size = (end < 0 ? rows.length : end) - start;
   const old = rows.slice(start, start + size);
   const taken = new Set();
   const placed = new Map();
