@@ -83,7 +83,8 @@ PG_CONFIG ?= pg_config
 export PG_CONFIG
 
 # These install what they need, PostgreSQL too; all others come from PGXS.
-SELF_CONTAINED = setup demo example check-example bench measurements check installcheck check-versions \
+SELF_CONTAINED = setup demo example check-example bench measurements check \
+	installcheck check-versions check-package \
 	soak soak-kill fuzz
 ifneq ($(filter-out $(SELF_CONTAINED),$(or $(MAKECMDGOALS),all)),)
 NO_INSTALLCHECK = 1
@@ -144,6 +145,10 @@ installcheck:
 # VERSIONS="17 18", each in a chroot.
 check-versions:
 	@scripts/check_versions.sh
+
+# Build the Debian package, look at it, and run the demo from it, in a chroot.
+check-package:
+	@scripts/check_package.sh
 
 # The oracles without end, or for MINUTES=..., from SEED=...
 soak: setup

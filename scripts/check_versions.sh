@@ -3,21 +3,23 @@
 # check_versions.sh
 #	  Run the tests with every PostgreSQL that Debian has, each in a chroot.
 #
-# Needs root.  The chroots are made with debootstrap, with its usual mirror,
-# and kept for the next time; each has the packages that setup.sh installs.
-# Warnings are errors.  Ends with one line for each version, and fails if a
-# version failed that has been released.
+# Needs root.  Each chroot has the packages that setup.sh installs.  Warnings
+# are errors.  Ends with one line for each version.  The status is 1 if a
+# version failed that has been released, else 77 if one could not be tried,
+# since there was no chroot or no package to be had.
 #
 # VERSIONS	  some of 15 17 18 19 (all)
 # TESTS		  names of tests (all)
-# CHROOTS	  the folder of the chroots (/var/tmp/live_topn_versions)
+# CLIENTS=no	  none of the packages for the tests of clients
+# CHROOTS, PATIENCE	  see chroot.sh
 #
 set -eu
 cd "$(dirname "$0")/.."
 
 VERSIONS=${VERSIONS:-15 17 18 19}
 TESTS=${TESTS:-}
-CHROOTS=${CHROOTS:-/var/tmp/live_topn_versions}
+CLIENTS=${CLIENTS:-yes}
+UNTRIED=77
 
 say()
 {
@@ -40,17 +42,6 @@ is_released()
 	[ "$1" -lt 19 ]
 }
 
-# debootstrap knows the suites of its own time.  All have been made like sid
-# for years, so a suite of later is given sid's script, in a copy.
-debootstrap_folder()
-{
-	folder=$1
-	cp -R /usr/share/debootstrap "$folder"
-	for suite in trixie forky; do
-		[ -e "$folder/scripts/$suite" ] || ln -s sid "$folder/scripts/$suite"
-	done
-}
-
 # PostgreSQL comes from experimental, all else from sid.
 add_experimental()
 {
@@ -64,79 +55,22 @@ Pin-Priority: 600
 EOF
 }
 
-make_chroot()
-{
-	version=$1 root=$2
-	suite=$(suite_of "$version")
-	[ ! -e "$root/.complete" ] || return 0
-
-	say "making a chroot of $suite"
-	rm -rf "$root"
-	DEBOOTSTRAP_DIR=$workdir/debootstrap debootstrap --variant=minbase \
-		--include=make "$suite" "$root" >"$workdir/log" 2>&1 ||
-		{ tail -n 20 "$workdir/log" >&2; return 1; }
-	[ "$suite" != sid ] || add_experimental "$root" "$version"
-	# no service is to be started
-	printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
-	chmod +x "$root/usr/sbin/policy-rc.d"
-	touch "$root/.complete"
-}
-
-unmount()
-{
-	for folder in $mounted; do
-		umount "$folder" || umount -l "$folder"
-	done
-	mounted=
-}
-
-mount_in()
-{
-	root=$1
-	mount -t proc proc "$root/proc" || return 1
-	mounted="$root/proc $mounted"
-	mount -t devpts devpts "$root/dev/pts" || return 1
-	mounted="$root/dev/pts $mounted"
-	mkdir -p "$root/dev/shm"
-	mount -t tmpfs tmpfs "$root/dev/shm" || return 1
-	mounted="$root/dev/shm $mounted"
-}
-
-# What is in this folder and is not ignored, committed or not.
-copy_into()
-{
-	root=$1
-	rm -rf "$root/live_topn"
-	mkdir "$root/live_topn"
-	git -c safe.directory="$PWD" ls-files -zco --exclude-standard |
-		tar --null -T - -c | tar -C "$root/live_topn" -x --no-same-owner
-}
-
-run_tests()
-{
-	version=$1 root=$2
-	if [ -n "$TESTS" ]; then
-		command='make setup && make installcheck TESTS="$TESTS"'
-	else
-		command='make check'
-	fi
-	chroot "$root" env -u PG_CONFIG PG_MAJOR="$version" TESTS="$TESTS" \
-		sh -c "cd /live_topn && $command"
-}
-
-# The status is that of the tests; what they print ends in $workdir/output.
+# The status is that of the tests, or UNTRIED and why says why; what they print
+# ends in $workdir/output.
 check_version()
 {
 	version=$1 root=$CHROOTS/$1
-	make_chroot "$version" "$root" && copy_into "$root" &&
-		mount_in "$root" || { unmount; return 1; }
-	if run_tests "$version" "$root" >"$workdir/output" 2>&1; then
-		status=0
-	else
-		status=1
-		cat "$workdir/output"
-	fi
+	set -- PG_MAJOR="$version" TESTS="$TESTS" CLIENTS="$CLIENTS"
+	chroot_make "$(suite_of "$version")" "$root" || return $UNTRIED
+	[ "$version" -ne 19 ] || add_experimental "$root" "$version"
+	chroot_copy "$root" && chroot_mount "$root" &&
+		chroot_install "$root" "scripts/setup.sh --packages" "$@" ||
+		{ unmount; return $UNTRIED; }
+	status=0
+	chroot_run "$root" 'make setup && make installcheck TESTS="$TESTS"' "$@" \
+		>"$workdir/output" 2>&1 || status=1
 	unmount
+	[ $status -eq 0 ] || cat "$workdir/output"
 	return $status
 }
 
@@ -147,35 +81,28 @@ fi
 for version in $VERSIONS; do
 	suite_of "$version" >/dev/null
 done
-if ! command -v debootstrap >/dev/null; then
-	say "installing debootstrap"
-	apt-get update -qq
-	apt-get install -y -qq --no-install-recommends debootstrap >/dev/null
-fi
+. scripts/chroot.sh
 
-mounted=
-workdir=$(mktemp -d)
-trap 'unmount; rm -rf "$workdir"' EXIT
-trap 'exit 130' INT TERM
-debootstrap_folder "$workdir/debootstrap"
-mkdir -p "$CHROOTS"
-
-failed=0
+failed=0 untried=0
 for version in $VERSIONS; do
 	: >"$workdir/output"
-	if check_version "$version"; then
-		result=$(grep ' passed, ' "$workdir/output" | tail -n 1)
-	else
-		result=FAILED
-		if is_released "$version"; then
-			failed=1
-		else
-			result="FAILED (not released yet)"
-		fi
-	fi
+	status=0
+	check_version "$version" || status=$?
+	case $status in
+		0)
+			result=$(grep ' passed, ' "$workdir/output" | tail -n 1) ;;
+		$UNTRIED)
+			result="SKIPPED, $why"
+			untried=1 ;;
+		*)
+			result=FAILED
+			! is_released "$version" || failed=1
+			is_released "$version" || result="FAILED (not released yet)" ;;
+	esac
 	echo "PostgreSQL $version, $(suite_of "$version"): $result" |
 		tee -a "$workdir/summary"
 done
 echo
 cat "$workdir/summary"
-exit $failed
+[ $failed -eq 0 ] || exit 1
+[ $untried -eq 0 ] || exit $UNTRIED

@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 
 if [ ! -x /usr/bin/chromium ]; then
 	echo "example_test: installing chromium" >&2
+	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends chromium >/dev/null
 fi
 (cd examples/leaderboard && [ -d node_modules/playwright-core ] ||
