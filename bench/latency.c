@@ -2,12 +2,14 @@
  * latency.c
  *	  From commit to notification: how long?
  *
- *	  latency CHANNEL SQL COMMAND [ARGUMENT ...]
+ *	  latency CHANNELS SQL COMMAND [ARGUMENT ...]
  *
- * Listens on CHANNEL while COMMAND runs.  Then runs SQL, which must not return
- * before the last notification has been sent, and prints the number of
- * notifications and the median, the 99th percentile and the maximum of their
- * latency in milliseconds.
+ * For each of CHANNELS, separated by spaces, there is a connection that
+ * listens on it while COMMAND runs; the same channel may be there many times.
+ * Then one of them runs SQL, which must not return before the last
+ * notification has been sent.  Prints the number of notifications received and
+ * the median, the 99th percentile and the maximum of their latency in
+ * milliseconds.
  *
  * The payloads must contain "xid":N.  The latency of a notification is the
  * time at which this client has read it minus the commit time of that
@@ -17,6 +19,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +29,17 @@
 
 #include <libpq-fe.h>
 
-static unsigned long *xids = NULL;
-static double *times = NULL;	/* received at, seconds since 1970 */
+typedef struct Notification
+{
+	unsigned long xid;
+	double		time;			/* received at, seconds since 1970 */
+} Notification;
+
+static PGconn **conns = NULL;
+static bool *busy;				/* a query is running */
+static struct pollfd *fds;
+static int	nconns = 0;
+static Notification *notifications = NULL;
 static long count = 0;
 static pid_t command_pid = 0;
 
@@ -40,16 +52,30 @@ die(const char *message)
 	exit(1);
 }
 
-static PGresult *
-execute(PGconn *conn, const char *sql, const char *param)
+static void
+check_result(PGresult *res)
 {
-	PGresult   *res = PQexecParams(conn, sql, param ? 1 : 0, NULL, &param,
-								   NULL, NULL, 0);
-
 	if (PQresultStatus(res) != PGRES_COMMAND_OK &&
 		PQresultStatus(res) != PGRES_TUPLES_OK)
 		die(PQresultErrorMessage(res));
-	return res;
+}
+
+static void
+connect_and_listen(const char *channel)
+{
+	PGconn	   *conn = PQconnectdb("");
+	char		listen[128];
+	PGresult   *res;
+
+	if (PQstatus(conn) != CONNECTION_OK)
+		die(PQerrorMessage(conn));
+	snprintf(listen, sizeof(listen), "LISTEN %s", channel);
+	res = PQexec(conn, listen);
+	check_result(res);
+	PQclear(res);
+
+	conns = realloc(conns, (nconns + 1) * sizeof(conns[0]));
+	conns[nconns++] = conn;
 }
 
 static void
@@ -68,44 +94,105 @@ receive(PGconn *conn)
 		if (xid == NULL)
 			die("a payload without \"xid\"");
 		if ((count & (count - 1)) == 0)
-		{
-			xids = realloc(xids, (2 * count + 1) * sizeof(xids[0]));
-			times = realloc(times, (2 * count + 1) * sizeof(times[0]));
-		}
-		xids[count] = strtoul(xid + strlen("\"xid\":"), NULL, 10);
-		times[count++] = now.tv_sec + now.tv_nsec / 1e9;
+			notifications = realloc(notifications,
+									(2 * count + 1) * sizeof(Notification));
+		notifications[count].xid = strtoul(xid + strlen("\"xid\":"), NULL, 10);
+		notifications[count++].time = now.tv_sec + now.tv_nsec / 1e9;
 		PQfreemem(notify);
 	}
 }
 
-static int
-compare_doubles(const void *a, const void *b)
+/* Read what comes on any connection; wait for it, but not forever. */
+static void
+receive_all(void)
 {
-	double		x = *(const double *) a;
-	double		y = *(const double *) b;
+	for (int i = 0; i < nconns; i++)
+		fds[i] = (struct pollfd) {.fd = PQsocket(conns[i]), .events = POLLIN};
+	if (poll(fds, nconns, 100) <= 0)
+		return;
+	for (int i = 0; i < nconns; i++)
+		if (fds[i].revents != 0)
+			receive(conns[i]);
+}
+
+/* Run a query on the first n connections, while all are read. */
+static void
+execute(const char *sql, int n)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (!PQsendQuery(conns[i], sql))
+			die(PQerrorMessage(conns[i]));
+		busy[i] = true;
+	}
+	for (int done = 0; done < n;)
+	{
+		receive_all();
+		for (int i = 0; i < n; i++)
+			while (busy[i] && !PQisBusy(conns[i]))
+			{
+				PGresult   *res = PQgetResult(conns[i]);
+
+				if (res == NULL)
+				{
+					busy[i] = false;
+					done++;
+				}
+				else
+					check_result(res);
+				PQclear(res);
+			}
+	}
+}
+
+static int
+compare_xids(const void *a, const void *b)
+{
+	unsigned long x = ((const Notification *) a)->xid;
+	unsigned long y = ((const Notification *) b)->xid;
+
+	return (x > y) - (x < y);
+}
+
+static int
+compare_times(const void *a, const void *b)
+{
+	double		x = ((const Notification *) a)->time;
+	double		y = ((const Notification *) b)->time;
 
 	return (x > y) - (x < y);
 }
 
 /* Turn times into latencies. */
 static void
-subtract_commit_times(PGconn *conn)
+subtract_commit_times(void)
 {
 	char	   *array = malloc(count * 22 + 3);
+	const char *param = array;
 	char	   *end = array;
 	PGresult   *res;
+	int			row = -1;
 
+	qsort(notifications, count, sizeof(Notification), compare_xids);
 	for (long i = 0; i < count; i++)
-		end += sprintf(end, "%c%lu", i == 0 ? '{' : ',', xids[i]);
+		if (i == 0 || notifications[i].xid != notifications[i - 1].xid)
+			end += sprintf(end, "%c%lu", i == 0 ? '{' : ',',
+						   notifications[i].xid);
 	strcpy(end, "}");
-	res = execute(conn,
-				  "SELECT extract(epoch FROM"
-				  "               pg_xact_commit_timestamp(x::text::xid))"
-				  "  FROM unnest($1::text[]) WITH ORDINALITY u (x, n)"
-				  "  ORDER BY n",
-				  array);
+	res = PQexecParams(conns[0],
+					   "SELECT extract(epoch FROM"
+					   "       pg_xact_commit_timestamp(x::text::xid)), x"
+					   "  FROM unnest($1::text[]) WITH ORDINALITY u (x, n)"
+					   "  ORDER BY n",
+					   1, NULL, &param, NULL, NULL, 0);
+	check_result(res);
 	for (long i = 0; i < count; i++)
-		times[i] -= strtod(PQgetvalue(res, i, 0), NULL);
+	{
+		if (row < 0 ||
+			strtoul(PQgetvalue(res, row, 1), NULL, 10) != notifications[i].xid)
+			row++;
+		notifications[i].time -= strtod(PQgetvalue(res, row, 0), NULL);
+	}
 	PQclear(res);
 	free(array);
 }
@@ -113,21 +200,19 @@ subtract_commit_times(PGconn *conn)
 int
 main(int argc, char **argv)
 {
-	PGconn	   *conn;
 	int			status;
-	char		listen[128];
 
 	if (argc < 4)
 	{
-		fprintf(stderr, "usage: latency CHANNEL SQL COMMAND [ARGUMENT ...]\n");
+		fprintf(stderr, "usage: latency CHANNELS SQL COMMAND [ARGUMENT ...]\n");
 		return 2;
 	}
 
-	conn = PQconnectdb("");
-	if (PQstatus(conn) != CONNECTION_OK)
-		die(PQerrorMessage(conn));
-	snprintf(listen, sizeof(listen), "LISTEN %s", argv[1]);
-	PQclear(execute(conn, listen, NULL));
+	for (char *channel = strtok(argv[1], " "); channel != NULL;
+		 channel = strtok(NULL, " "))
+		connect_and_listen(channel);
+	busy = calloc(nconns, sizeof(busy[0]));
+	fds = calloc(nconns, sizeof(fds[0]));
 
 	command_pid = fork();
 	if (command_pid < 0)
@@ -139,27 +224,24 @@ main(int argc, char **argv)
 		_exit(127);
 	}
 	while (waitpid(command_pid, &status, WNOHANG) == 0)
-	{
-		struct pollfd fd = {.fd = PQsocket(conn), .events = POLLIN};
-
-		poll(&fd, 1, 100);
-		receive(conn);
-	}
+		receive_all();
 	command_pid = 0;
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
 		die("the command failed");
-	PQclear(execute(conn, argv[2], NULL));
-	PQclear(execute(conn, "SELECT", NULL));
-	receive(conn);
+
+	/* What was sent has come when a further query returns. */
+	execute(argv[2], 1);
+	execute("SELECT", nconns);
 	if (count == 0)
 		die("no notification came");
 
-	subtract_commit_times(conn);
-	qsort(times, count, sizeof(double), compare_doubles);
+	subtract_commit_times();
+	qsort(notifications, count, sizeof(Notification), compare_times);
 	printf("%ld %.3f %.3f %.3f\n", count,
-		   times[count / 2] * 1000,
-		   times[(long) (count * 0.99)] * 1000,
-		   times[count - 1] * 1000);
-	PQfinish(conn);
+		   notifications[count / 2].time * 1000,
+		   notifications[(long) (count * 0.99)].time * 1000,
+		   notifications[count - 1].time * 1000);
+	for (int i = 0; i < nconns; i++)
+		PQfinish(conns[i]);
 	return 0;
 }

@@ -42,17 +42,10 @@ cat >"$workdir/load.sql" <<'SQL'
 UPDATE player SET score = :score WHERE id = :id;
 SQL
 
-# run CHANNEL SQL: "notifications median p99 max pgbench's-latency"
+# run CHANNEL SQL
 run()
 {
-	bench/latency "$1" "$2" \
-		sh -c 'exec "$@" >"$PGHOST/pgbench.log" 2>&1' sh \
-		pgbench -n -M prepared -c 8 -j 2 --rate "$RATE" -T "$DURATION" \
-		-f "$workdir/load.sql" >"$workdir/latency.log" ||
-		{ cat "$workdir/pgbench.log" >&2; exit 1; }
-	echo "$(cat "$workdir/latency.log")" \
-		"$(sed -n 's/^latency average = \([0-9.]*\) ms/\1/p' "$workdir/pgbench.log")" \
-		"$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$workdir/pgbench.log")"
+	latency_of_load "$1" "$2" --rate "$RATE" -T "$DURATION"
 }
 
 for _ in $(seq 1 "$ROUNDS"); do
@@ -89,5 +82,5 @@ for what in bare top; do
 	esac
 	calc "| $title | %d | %.2f ms | %.2f ms | %.2f ms | %d | %.2f ms |\n" \
 		"$(column 1 $what)" "$(column 2 $what)" "$(column 3 $what)" "$(column 4 $what)" \
-		"$(column 6 $what)" "$(column 5 $what)"
+		"$(column 5 $what)" "$(column 6 $what)"
 done

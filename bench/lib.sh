@@ -77,3 +77,48 @@ SELECT topn_sync('10 min') \g /dev/null
 SELECT extract(epoch FROM clock_timestamp() - :'start');
 SQL
 }
+
+# latency_of_load CHANNELS SQL ARGUMENT ...: pgbench runs $workdir/load.sql with
+# these arguments, and bench/latency listens.  "notifications median p99 max
+# tps pgbench's-latency"
+latency_of_load()
+{
+	channels=$1 sync=$2
+	shift 2
+	bench/latency "$channels" "$sync" \
+		sh -c 'exec "$@" >"$PGHOST/pgbench.log" 2>&1' sh \
+		pgbench -n -M prepared -c 8 -j 2 -f "$workdir/load.sql" "$@" \
+		>"$workdir/latency.log" ||
+		{ cat "$workdir/pgbench.log" >&2; exit 1; }
+	echo "$(cat "$workdir/latency.log")" \
+		"$(sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$workdir/pgbench.log")" \
+		"$(sed -n 's/^latency average = \([0-9.]*\) ms/\1/p' "$workdir/pgbench.log")"
+}
+
+postmaster()
+{
+	head -n 1 "$workdir/data/postmaster.pid"
+}
+
+# Seconds of CPU time used so far by a process and all its descendants, those
+# included that have ended.
+cpu_of_tree()
+{
+	cat /proc/[0-9]*/stat 2>/dev/null |
+		awk -v root="$1" -v hertz="$(getconf CLK_TCK)" '{
+				pid = $1
+				sub(/.*\) /, "")
+				parent[pid] = $2
+				ticks[pid] = $12 + $13 + $14 + $15
+			}
+			END {
+				for (pid in ticks)
+				{
+					for (p = pid; p != root && p in parent; )
+						p = parent[p]
+					if (p == root)
+						sum += ticks[pid]
+				}
+				printf "%.2f\n", sum / hertz
+			}'
+}
