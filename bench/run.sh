@@ -1,7 +1,7 @@
 #!/bin/sh
 #
 # run.sh
-#	  All benchmarks, one after the other; "make bench" runs it.
+#	  All benchmarks, one after the other, or those named; "make bench" runs it.
 #
 # Prints Markdown and keeps it in bench/results/.  The sizes are environment
 # variables of the single scripts.
@@ -9,8 +9,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 
+[ $# -gt 0 ] ||
+	set -- decode many pgbench_tps latency delivery groups clients fairness peers
+
 mkdir -p bench/results
-for benchmark in decode many pgbench_tps latency delivery slow_refill groups; do
+for benchmark; do
 	bench/$benchmark.sh >bench/results/$benchmark.md.new
 	mv bench/results/$benchmark.md.new bench/results/$benchmark.md
 	cat bench/results/$benchmark.md
