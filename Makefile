@@ -49,6 +49,8 @@ OBJS = \
 	src/feed_watch.o \
 	src/feed_log.o \
 	src/feed_refill.o \
+	src/feed_merge.o \
+	src/feed_bound.o \
 	src/feed_restart.o \
 	src/feed_set.o \
 	src/feed_slice.o \

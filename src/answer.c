@@ -83,6 +83,17 @@ answer_error_of_feed(Request *request, Feed *feed)
 	pfree(hint);
 }
 
+/* The worker need not hold them, but would have to for a moment. */
+static void
+answer_too_large(Request *request)
+{
+	char	   *message = feed_too_large_message();
+
+	request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED, message,
+						 "The worker holds none of its rows, only whoever asks for all of them needs the memory.");
+	pfree(message);
+}
+
 static void
 answer_snapshot(Request *request, Feed *feed)
 {
@@ -110,9 +121,7 @@ answer_snapshot(Request *request, Feed *feed)
 	if (feed->error)
 		answer_error_of_feed(request, feed);
 	else if (feed->unwieldy)
-		request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
-							 RESULT_TOO_LARGE,
-							 "The worker holds none of its rows, only whoever asks for all of them needs the memory.");
+		answer_too_large(request);
 	else if (answer.too_large)
 		request_answer_error(request, ERRCODE_PROGRAM_LIMIT_EXCEEDED,
 							 "result is larger than 1 GB",

@@ -69,9 +69,10 @@ make_fixed(Cushion *cushion, uint64 fixed)
 {
 	cushion_release(cushion);
 	cushion->adaptive = false;
-	cushion->band.low = (fixed + 1) / 2;
-	cushion->band.fill = fixed + cushion->band.low;
-	cushion->band.high = 2 * fixed;
+	cushion->wanted.low = (fixed + 1) / 2;
+	cushion->wanted.fill = fixed + cushion->wanted.low;
+	cushion->wanted.high = 2 * fixed;
+	cushion->band = cushion->wanted;
 }
 
 void
@@ -83,15 +84,38 @@ cushion_set(Cushion *cushion, int fixed)
 		make_adaptive(cushion);
 }
 
-void
-cushion_release(Cushion *cushion)
+/* Others may have the memory. */
+static void
+want_nothing(Cushion *cushion)
 {
-	cushion->size = 0;
 	if (cushion->wanted_bytes == 0)
 		return;
 	total_wanted -= cushion->wanted_bytes;
 	cushion->wanted_bytes = 0;
 	dlist_delete(&cushion->node);
+}
+
+void
+cushion_release(Cushion *cushion)
+{
+	cushion->size = 0;
+	want_nothing(cushion);
+}
+
+void
+cushion_tighten(Cushion *cushion, bool must_hold)
+{
+	want_nothing(cushion);
+	cushion->tight = true;
+	cushion->band.low = cushion->band.fill = cushion->band.high = must_hold;
+}
+
+void
+cushion_relax(Cushion *cushion)
+{
+	if (cushion->tight)
+		cushion->band = cushion->wanted;
+	cushion->tight = false;
 }
 
 /* ---- measuring ---- */
@@ -294,7 +318,7 @@ cushion_plan(Cushion *cushion, uint64 commit, const CushionUse *use, bool now)
 	double		row_bytes = TYPICAL_ROW;
 	double		share;
 
-	if (!cushion->adaptive ||
+	if (!cushion->adaptive || cushion->tight ||
 		(!now && commit < cushion->planned + PLAN_EVERY))
 		return;
 	cushion->planned = commit;

@@ -27,6 +27,7 @@ typedef struct Cushion
 {
 	CushionBand band;
 	bool		adaptive;
+	bool		tight;			/* there is none, see cushion_tighten */
 	dlist_node	node;			/* in a list of cushion.c, if adaptive */
 
 	/* how the number of rows changes; weights halve every so many commits */
@@ -45,7 +46,7 @@ typedef struct Cushion
 	double		rows_rows;
 	double		rows_time;
 
-	/* the band that would be best, were memory not short */
+	/* the band that was given or would be best, were memory not short */
 	CushionBand wanted;
 	uint64		planned;		/* the last commit then */
 	uint64		round;			/* of sharing out memory then */
@@ -65,6 +66,13 @@ typedef struct CushionUse
  * and stay where it is until it is released.
  */
 extern void cushion_set(Cushion *cushion, int fixed);
+
+/*
+ * Hold no row beyond those needed, or with must_hold no more than one, until
+ * cushion_relax; cushion_set must be followed by this again.
+ */
+extern void cushion_tighten(Cushion *cushion, bool must_hold);
+extern void cushion_relax(Cushion *cushion);
 
 /* The window holds nothing any more: others may have the memory. */
 extern void cushion_release(Cushion *cushion);

@@ -13,8 +13,8 @@
  * the commits in between share one batch.
  *
  * Here feeds come and go.  feed_turn.c gives them their turns, feed_log.c
- * applies commits and publishes results, feed_refill.c keeps the window
- * supplied with rows, feed_restart.c takes over from an earlier worker,
+ * applies commits and publishes results, feed_refill.c and
+ * feed_merge.c keep the window supplied with rows, feed_bound.c in its bounds, feed_restart.c takes over from an earlier worker,
  * feed_watch.c gives up expressions that take too long, and feed_lease.c ends
  * subscriptions.
  */
@@ -69,8 +69,10 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 bool
 feed_must_hold_rows(const Feed *feed)
 {
+	/* of a query that is not known yet, groups may have bounds */
 	return feed->limit == 0 ||
-		(feed->query && feed->query->bound != InvalidAttrNumber);
+		(feed->query ? feed->query->bound != InvalidAttrNumber :
+		 feed->row->grouped);
 }
 
 static void
@@ -85,6 +87,8 @@ set_page(Feed *feed, int64 offset, int64 limit)
 	if (cushion == 0 && feed_must_hold_rows(feed))
 		cushion = 1;
 	cushion_set(&feed->cushion, limit == NO_LIMIT ? 0 : cushion);
+	if (feed->cushion.tight)
+		cushion_tighten(&feed->cushion, feed_must_hold_rows(feed));
 }
 
 void

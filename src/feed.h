@@ -47,6 +47,7 @@ typedef struct FeedEvent
 } FeedEvent;
 
 extern int	feed_slice_offset;	/* live_topn.slice_offset */
+extern int	feed_result_memory_kb;	/* live_topn.result_memory */
 extern int	feed_evaluation_timeout_ms; /* live_topn.evaluation_timeout */
 
 typedef struct Feed
@@ -99,6 +100,7 @@ typedef struct Feed
 	ParamListInfo params;		/* our own, as what follows */
 	WindowSet  *windows;		/* one, or one for each group */
 	Cushion		cushion;
+	TimestampTz tight_until;	/* no cushion before, see feed_bound.c */
 
 	bool		full;			/* old rows are whole, as far as we know ... */
 	uint64		full_at;		/* ... from this commit on */
@@ -290,6 +292,12 @@ extern void feed_recheck(Feed *feed, bool reload);
  */
 extern void feed_fail(Feed *feed, int sqlerrcode, const char *message,
 					  const char *hint);
+
+/* What to say of a result that is larger than that. */
+extern char *feed_too_large_message(void);
+
+/* live_topn.result_memory is, or may be, another now. */
+extern void feed_change_bound(void);
 
 /* A batch of the feed is out. */
 extern void feed_delivered(Feed *feed);

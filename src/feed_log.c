@@ -10,7 +10,6 @@
 
 #include "deliver.h"
 #include "feed_private.h"
-#include "query_check.h"
 #include "rank.h"
 #include "route.h"
 #include "storage/procarray.h"
@@ -29,14 +28,6 @@ static int64
 offset_in(const Feed *feed, const Window *window)
 {
 	return feed->offset - Min(feed->offset, window->set->before);
-}
-
-bool
-feed_is_too_large(const Feed *feed)
-{
-	return feed->limit == NO_LIMIT &&
-		(window_set_bytes(feed->windows) > commit_log_memory_kb * (Size) 1024 ||
-		 feed->windows->nrows > MAX_HELD_ROWS);
 }
 
 uint32
@@ -391,6 +382,22 @@ feed_publish_error(Feed *feed)
 
 /* ---- changes while decoding ---- */
 
+static void
+forget_rows(Feed *feed)
+{
+	bool		passes = feed_passes(feed) ||
+		window_set_is_passing(feed->windows);
+
+	window_set_clear(feed->windows, WINDOW_NOTHING);
+	if (passes)
+	{
+		/* from what clients have there is no way to what will be read */
+		feed->reset = feed->announced;
+		window_settle(feed->windows->only);
+		window_touch(feed->windows->only, NULL);
+	}
+}
+
 /* Start again from the table: at this commit the rows are not known. */
 static void
 lose_rows(Feed *feed)
@@ -398,15 +405,8 @@ lose_rows(Feed *feed)
 	feed->held = false;
 	feed_drop_refill(feed);
 	cushion_shift(&feed->cushion, -(int64) feed->windows->nrows);
-	window_set_clear(feed->windows, WINDOW_NOTHING);
+	forget_rows(feed);
 	feed->lost = false;
-	if (feed_passes(feed))
-	{
-		/* from what clients have there is no way to what will be read */
-		feed->reset = feed->announced;
-		window_settle(feed->windows->only);
-		window_touch(feed->windows->only, NULL);
-	}
 }
 
 static void
@@ -425,11 +425,9 @@ apply_change(Feed *feed, const Change *change)
 
 	/* one transaction can bring any number of rows */
 	last = feed->windows->last;
-	if (feed_is_too_large(feed))
-		feed_shed(feed);
-	if (feed_is_too_large(feed))
+	if (!feed->lost && !feed_fit(feed))
 	{
-		window_set_clear(feed->windows, WINDOW_NOTHING);
+		forget_rows(feed);
 		feed->lost = true;		/* and a refill will tell whether it stays so */
 	}
 	else if (last && window_size(last) >

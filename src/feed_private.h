@@ -58,6 +58,26 @@ extern void feed_move_page(Feed *feed, int64 offset, int64 limit);
  */
 extern void feed_drop_events(Feed *feed);
 
+/* ---- feed_bound.c ---- */
+
+/* Is more held than may be? */
+extern bool feed_is_too_large(const Feed *feed);
+
+/* The same after what need not be held was dropped: then false. */
+extern bool feed_fit(Feed *feed);
+
+/* What rows that are read may take. */
+extern Size feed_room(const Feed *feed);
+
+/* There is more to read than that. */
+extern void feed_take_too_large(Feed *feed);
+
+/* Put the feed in error, because it holds too much. */
+extern void feed_fail_too_large(Feed *feed);
+
+/* May there be a cushion again? */
+extern bool feed_relax(Feed *feed);
+
 /* ---- feed_watch.c ---- */
 
 extern void feed_watch_startup(MemoryContext parent);
@@ -89,9 +109,6 @@ extern TimestampTz feed_next_lease_end(void);
 
 /* How many rows a window must hold, at least, that begins with the first. */
 extern uint32 feed_needed_rows(const Feed *feed);
-
-/* Is there no limit, and more held than we may hold? */
-extern bool feed_is_too_large(const Feed *feed);
 
 /* The last rank that belongs to the result of the window's group. */
 extern uint32 feed_last_rank(const Feed *feed, const Window *window);
@@ -164,6 +181,17 @@ extern void feed_balance(Feed *feed);
  * rest give rows back.  Needs no transaction.
  */
 extern void feed_shrink(Feed *feed);
+
+/* Forget reads that are not wanted any more; is anything left? */
+extern bool feed_keep_wanted_reads(Feed *feed);
+
+/*
+ * A commit that the log has is not visible yet, and we have to wait until it
+ * is: often for a moment, but with synchronous replication possibly long.
+ */
+extern void feed_look_again_later(Feed *feed);
+
+/* ---- feed_merge.c ---- */
 
 /* Use what feed_answer left in feed->answer. */
 extern void feed_take_answer(Feed *feed);

@@ -3,12 +3,12 @@
  *	  The rows of a feed's window: how many, and how they get there.
  *
  * A feed has at most one request under way, to read the rows beyond some of its
- * windows or, with none, to have its query analysed.
+ * windows or, with none, to have its query analysed.  What becomes of the
+ * answer is in feed_merge.c.
  */
 #include "postgres.h"
 
 #include "feed_private.h"
-#include "reconcile.h"
 #include "route.h"
 #include "storage/procarray.h"
 #include "utils/memutils.h"
@@ -51,8 +51,10 @@ missing_rows(const Feed *feed, const Window *window)
 	limit += window->end == WINDOW_BOUNDED ? feed->cushion.band.fill :
 		cushion_rows(&feed->cushion);
 	limit -= Min(limit - 1, size);
+
+	/* nobody knows how many ties there are */
 	if (feed->query->rank != RANK_ROWS && feed_window_is_short(feed, window))
-		limit = Max(limit, size);	/* nobody knows how many ties there are */
+		limit = Max(limit, feed->cushion.tight ? size / 8 + 1 : size);
 	return limit;
 }
 
@@ -122,7 +124,9 @@ submit(Feed *feed, int nreads, const RefillRead *reads)
 	char	   *known = feed->template ?
 	template_text(feed->template, feed->params) : NULL;
 
-	feed->ticket = refill_submit(feed_pool, feed->row, known, nreads, reads);
+	feed->ticket = refill_submit(feed_pool, feed->row, known,
+								 nreads > 0 ? feed_room(feed) : 0, nreads,
+								 reads);
 	if (known)
 		pfree(known);
 }
@@ -140,6 +144,7 @@ plan_cushion(Feed *feed, bool now)
 		use.bytes = window_set_bytes(feed->windows);
 	}
 
+	now |= feed_relax(feed);
 	cushion_plan(&feed->cushion, feed_position->commit.no, &use, now);
 }
 
@@ -191,12 +196,8 @@ feed_request_rows(Feed *feed)
 	feed_activate(feed);
 }
 
-/*
- * A commit that the log has is not visible yet, and we have to wait until it
- * is: often for a moment, but with synchronous replication possibly long.
- */
-static void
-look_again_later(Feed *feed)
+void
+feed_look_again_later(Feed *feed)
 {
 	int			shift = Min(feed->looks++, MAX_LOOK_AGAIN);
 
@@ -209,13 +210,15 @@ look_again_later(Feed *feed)
  * A query that is looked at for the first time is read at the same time,
  * unless that may take long: what a query is about should be known soon, since
  * until then the changes of all tables are logged.  How a page far from the
- * start is best read depends on the query, and a set may need no rows.
+ * start is best read depends on the query, and so does how few rows can do; and
+ * a set may need no rows.
  */
 static bool
 can_read_at_once(const Feed *feed)
 {
 	return feed->query == NULL && feed->limit < NO_LIMIT &&
-		feed->offset < feed_slice_offset && refill_reads_at_once(feed_pool);
+		feed->offset < feed_slice_offset && !feed->cushion.tight &&
+		refill_reads_at_once(feed_pool);
 }
 
 static void
@@ -242,7 +245,7 @@ feed_request_check(Feed *feed)
 		feed->unseen = list_delete_first(feed->unseen);
 	if (feed->unseen != NIL)
 	{
-		look_again_later(feed);
+		feed_look_again_later(feed);
 		return;
 	}
 
@@ -287,9 +290,8 @@ is_refilling(const Feed *feed, const Window *window)
 	return false;
 }
 
-/* Forget what is not wanted any more; is anything left? */
-static bool
-keep_wanted_reads(Feed *feed)
+bool
+feed_keep_wanted_reads(Feed *feed)
 {
 	int			kept = 0;
 
@@ -306,6 +308,15 @@ keep_wanted_reads(Feed *feed)
 	return kept > 0;
 }
 
+static void
+free_answer(RefillAnswer *answer)
+{
+	for (uint64 i = 0; answer->rows && i < answer->nrows; i++)
+		if (answer->rows[i])
+			row_unref(answer->rows[i]);
+	MemoryContextDelete(answer->context);
+}
+
 void
 feed_drop_refill(Feed *feed)
 {
@@ -313,7 +324,7 @@ feed_drop_refill(Feed *feed)
 		refill_forget(feed_pool, feed->ticket);
 	feed->ticket = 0;
 	if (feed->answer)
-		MemoryContextDelete(feed->answer->context);
+		free_answer(feed->answer);
 	feed->answer = NULL;
 	feed->merge_at = 0;
 	for (int i = 0; i < feed->nreads; i++)
@@ -352,7 +363,7 @@ feed_trim(Feed *feed, Window *window)
 		return;
 	window_trim(window, wanted + band->high);
 	cushion_shift(&feed->cushion, (int64) window_size(window) - size);
-	if (feed->nreads > 0 && !keep_wanted_reads(feed))
+	if (feed->nreads > 0 && !feed_keep_wanted_reads(feed))
 		feed_drop_refill(feed);
 }
 
@@ -391,296 +402,4 @@ feed_shrink(Feed *feed)
 		feed->windows->nrows >
 		feed_needed_rows(feed) + feed->cushion.band.high)
 		feed_run_safely(feed, trim_all, NULL);
-}
-
-/* ---- answers ---- */
-
-/* Where the range of a window ends that was read up to a limit. */
-static void
-set_read_end(Window *window, uint64 limit)
-{
-	uint32		size = window_size(window);
-
-	if (size < limit)
-		window_set_end(window, WINDOW_COMPLETE, NULL);
-	else
-		window_set_end(window, WINDOW_BOUNDED,
-					   row_ref(window_nth(window, size - 1)));
-}
-
-/* The same of rows that were read towards the start. */
-static WindowSet *
-make_read_backward(Feed *feed, WindowSet *read)
-{
-	RefillAnswer *answer = feed->answer;
-	int			n = answer->nrows;
-
-	if (n >= feed->reads[0].limit)
-		read->only->low = row_from_tuple(feed->format, answer->rows[--n]);
-	for (int i = 0; i < n; i++)
-		window_set_load(read, row_from_tuple(feed->format, answer->rows[i]));
-	window_set_end(read->only, WINDOW_BOUNDED, row_ref(feed->reads[0].low));
-	return read;
-}
-
-/* The rows of the answer as they were read. */
-static WindowSet *
-make_read(Feed *feed)
-{
-	RefillAnswer *answer = feed->answer;
-	WindowSet  *read = window_set_create(feed->format, feed->params,
-										 feed->template->rows);
-	bool		everything = feed->reads[0].everything;
-	uint64		position = 0;
-	Window	   *window;
-	int			first = 0;
-
-	if (feed->reads[0].backward)
-		return make_read_backward(feed, read);
-	if (everything)
-		read->others = WINDOW_COMPLETE;
-	if (everything && answer->skipped > 0)
-		window_set_begin(read,
-						 row_from_tuple(feed->format, answer->rows[first++]),
-						 answer->skipped);
-	if (!everything)
-	{
-		for (int i = 0; i < feed->nreads; i++)
-		{
-			window = read->only ? read->only :
-				window_set_get(read, feed->reads[i].key);
-			if (feed->reads[i].low)
-				window->low = row_ref(feed->reads[i].low);
-		}
-	}
-	for (int i = first; i < answer->nrows; i++)
-	{
-		Row		   *row = row_from_tuple(feed->format, answer->rows[i]);
-
-		if (everything || window_set_find(read, row))
-			window_set_load(read, row);
-		else
-			row_unref(row);		/* is not wanted any more */
-	}
-
-	if (everything)
-	{
-		while ((window = window_set_next(read, &position)) != NULL)
-			set_read_end(window, read->only ?
-						 feed->reads[0].limit - answer->skipped :
-						 feed_last_rank(feed, window) + feed->reads[0].limit);
-	}
-	else
-	{
-		for (int i = 0; i < feed->nreads; i++)
-			set_read_end(read->only ? read->only :
-						 window_set_find(read, feed->reads[i].key),
-						 feed->reads[i].limit);
-	}
-	return read;
-}
-
-/*
- * Take over all that is known for the first time.  Nearly all windows need no
- * further look.
- */
-static void
-take_first(Feed *feed, WindowSet *read)
-{
-	uint64		position = 0;
-	Window	   *window;
-
-	window_set_free(feed->windows);
-	feed->windows = read;
-	route_take_windows(feed);
-	while ((window = window_set_next(read, &position)) != NULL)
-	{
-		if (feed_window_need(feed, window) != NEED_NOTHING)
-			window_touch(window, window_key(window));
-		else
-			window->page = feed_page(feed, window);
-	}
-}
-
-/*
- * Merge the rows that came into the windows at the cursor; where that cannot
- * be done, say at which commit after it.
- */
-static void
-merge(Feed *feed)
-{
-	WindowSet  *read;
-
-	/* ranges may have ended elsewhere since, or lost their rows */
-	if (!keep_wanted_reads(feed))
-	{
-		feed_drop_refill(feed);
-		return;
-	}
-
-	read = make_read(feed);
-	switch (reconcile(feed->evaluator, read, &feed->answer->view,
-					  feed_commit_log,
-					  feed->reads[0].everything ? NULL : feed->windows,
-					  feed->since,
-					  feed->behind ? feed->cursor : feed_position->commit.no,
-					  &feed->merge_at))
-	{
-		case RECONCILED:
-			feed->refilled_rows += feed->answer->nrows;
-			cushion_shift(&feed->cushion, read->nrows);
-			feed_dirty = true;
-			feed->looks = 0;
-			feed_note_full(feed, feed->answer->full);
-			if (feed->reads[0].everything)
-				feed->unsliced = false;
-			if (window_set_is_passing(feed->windows))
-				window_set_fill(feed->windows, read);
-			else if (feed->reads[0].everything && !feed->loaded)
-				take_first(feed, read);
-			else if (feed->reads[0].backward)
-				window_set_prepend(feed->windows, read);
-			else
-				window_set_append(feed->windows, read);
-			feed_drop_refill(feed);
-			break;
-		case RECONCILE_LATER:
-			window_set_free(read);
-			break;
-		case RECONCILE_READ_AGAIN:
-			feed->unsliced = read->counted;
-			window_set_free(read);
-			feed_drop_refill(feed);
-			look_again_later(feed);
-			break;
-	}
-}
-
-/* Take the query that came with the first rows; these stay, without errors. */
-static void
-take_query(Feed *feed)
-{
-	RefillAnswer *answer = feed->answer;
-	MemoryContext parent = MemoryContextGetParent(answer->context);
-	FeedRead   *reads = feed->reads;
-	int			nreads = feed->nreads;
-
-	MemoryContextSetParent(answer->context, CurTransactionContext);
-	feed->answer = NULL;
-	feed->reads = NULL;
-	feed->nreads = 0;
-	feed_set_query(feed, answer->query_text);
-	MemoryContextSetParent(answer->context, parent);
-	feed->answer = answer;
-	feed->reads = reads;
-	feed->nreads = nreads;
-}
-
-static void
-take_check(Feed *feed)
-{
-	if (feed->query == NULL || feed->answer->status == REFILL_CHANGED)
-	{
-		char	   *text = pstrdup(feed->answer->query_text);
-		bool		full = feed->answer->full;
-
-		/* clients that knew the result before start anew */
-		if (feed->query)
-		{
-			feed->reset = feed->announced;
-			feed_drop_events(feed);
-		}
-		feed_set_query(feed, text);
-		pfree(text);
-		feed_note_full(feed, full);
-		feed_start_passing(feed);
-	}
-	else
-	{
-		query_add_dependencies(feed->query, feed->answer->query_text,
-							   feed->template->context);
-		feed_note_full(feed, feed->answer->full);
-		feed_drop_refill(feed);
-		feed_dirty = true;
-		if (!feed->recheck)
-			feed_settle(feed);	/* what was held back meanwhile */
-	}
-	if (feed->loaded)
-		feed->failures = 0;
-}
-
-static void
-take_failure(Feed *feed)
-{
-	bool		check = feed->nreads == 0;
-
-	if (feed_wants_rows(feed) && !feed->reset && feed->full &&
-		strcmp(feed->answer->error, RESULT_TOO_LARGE) == 0)
-	{
-		feed->unwieldy = true;
-		feed_drop_refill(feed);
-		return;
-	}
-	switch (feed->answer->sqlerrcode)
-	{
-		case ERRCODE_CONNECTION_FAILURE:
-		case ERRCODE_QUERY_CANCELED:
-		case ERRCODE_T_R_DEADLOCK_DETECTED:
-			ereport(LOG,
-					(errmsg("refill of live_topn subscription \"%s\" failed: %s",
-							feed->row->name, feed->answer->error)));
-			feed_drop_refill(feed);
-			feed->recheck = feed->recheck || (check && feed->query);
-			feed_retry_later(feed);
-			break;
-		default:
-			feed_fail(feed, feed->answer->sqlerrcode, feed->answer->error,
-					  feed->answer->hint);
-	}
-}
-
-/*
- * Roles belong to the whole server: a subscription does not keep its owner from
- * being dropped, and goes with him.  We shall see that in the log; if not, we
- * try again.
- */
-static void
-drop_orphan(Feed *feed)
-{
-	ereport(LOG,
-			(errmsg("live_topn subscription \"%s\" is dropped because its owner was",
-					feed->row->name)));
-	refill_submit_drop(feed_pool, feed->id);
-	feed_fail(feed, ERRCODE_UNDEFINED_OBJECT,
-			  "its owner does not exist any more", NULL);
-}
-
-void
-feed_take_answer(Feed *feed)
-{
-	if (feed->answer->status == REFILL_FAILED)
-		take_failure(feed);
-	else if (feed->answer->status == REFILL_ORPHANED)
-		drop_orphan(feed);
-	else if (feed->answer->status == REFILL_CHANGED || feed->nreads == 0)
-		take_check(feed);
-	else
-	{
-		if (feed->query == NULL)
-			take_query(feed);
-		if (feed->merge_at == 0)
-		{
-			feed->refill_time += feed->answer->elapsed;
-			cushion_learn(&feed->cushion, feed_position->commit.no,
-						  feed->answer->nrows, feed->answer->elapsed);
-		}
-		merge(feed);
-		if (feed_is_too_large(feed))
-			feed_shed(feed);
-		if (feed_is_too_large(feed))
-			feed_fail(feed, ERRCODE_PROGRAM_LIMIT_EXCEEDED, RESULT_TOO_LARGE,
-					  NULL);
-		else if (feed->answer == NULL)
-			feed_settle(feed);
-	}
 }

@@ -16,7 +16,6 @@
  */
 #include "postgres.h"
 
-#include "commit_log.h"
 #include "feed_private.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
@@ -89,15 +88,6 @@ feed_start_passing(Feed *feed)
 		window_set_pass(feed->windows);
 		feed_settle(feed);
 	}
-}
-
-bool
-feed_holds_much(const Feed *feed)
-{
-	const WindowSet *set = feed->windows;
-
-	return window_set_is_passing(set) &&
-		window_set_bytes(set) > commit_log_memory_kb * (Size) 1024 / 2;
 }
 
 /* ---- on demand ---- */

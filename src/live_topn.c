@@ -113,6 +113,13 @@ define_settings(void)
 							65536, 64, MAX_KILOBYTES,
 							PGC_SIGHUP, GUC_UNIT_KB,
 							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.result_memory",
+							"Sets how much memory the rows of one subscription may take.",
+							"One that would need more is in error.",
+							&feed_result_memory_kb,
+							1024 * 1024, 64, MAX_KILOBYTES,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.cushion_memory",
 							"Sets how much memory a database worker spends on adaptive cushions.",
 							"When it is short, all of them shrink by the same factor.",

@@ -226,6 +226,12 @@ pool_overhead(const Pool *pool)
 }
 
 void
+pool_note_freed(Size bytes)
+{
+	given_back += bytes;
+}
+
+void
 pool_trim(void)
 {
 	if (given_back < TRIM_BYTES)

@@ -23,6 +23,9 @@ extern Size pool_chunk_bytes(Size size);
 /* What is taken for each byte of all chunks there are: 1 or a little more. */
 extern double pool_overhead(const Pool *pool);
 
+/* Other memory has been freed. */
+extern void pool_note_freed(Size bytes);
+
 /*
  * Give what was freed, if it is much, to the operating system: the C library keeps
  * it, as long as anything stays that was allocated later.

@@ -9,6 +9,7 @@
 #include "launcher.h"
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
+#include "port/pg_bswap.h"
 #include "postmaster/bgworker.h"
 #include "refill.h"
 #include "refill_queue.h"
@@ -84,7 +85,8 @@ refill_pool_create(MemoryContext parent)
 
 uint64
 refill_submit(RefillPool *pool, const SubscriptionRow *row,
-			  const char *known, int nreads, const RefillRead *reads)
+			  const char *known, Size room, int nreads,
+			  const RefillRead *reads)
 {
 	bool		urgent = nreads > 0 && reads[0].row != NULL;
 	RefillJob  *job = refill_queue_add(pool->queue, row->owner, row->id,
@@ -108,6 +110,7 @@ refill_submit(RefillPool *pool, const SubscriptionRow *row,
 			pq_sendstring(message, row->args[i]);
 	}
 	pq_sendstring(message, known ? known : "");
+	pq_sendint64(message, room);
 	pq_sendint32(message, nreads);
 	for (int i = 0; i < nreads; i++)
 	{
@@ -350,27 +353,57 @@ stop_worker(RefillPool *pool, RefillSlot *slot)
 }
 
 static void
-append_rows(RefillAnswer *answer, StringInfo message)
+append_chunk(RefillAnswer *answer, StringInfo message)
 {
-	MemoryContext caller = MemoryContextSwitchTo(answer->context);
+	Size		size = message->len - message->cursor;
+	RefillChunk *chunk = MemoryContextAlloc(answer->context,
+											offsetof(RefillChunk, data) + size);
 
-	while (message->cursor < message->len)
+	chunk->next = NULL;
+	chunk->size = size;
+	memcpy(chunk->data, pq_getmsgbytes(message, size), size);
+	if (answer->chunks)
+		answer->last_chunk->next = chunk;
+	else
+		answer->chunks = chunk;
+	answer->last_chunk = chunk;
+}
+
+static void
+take_bytes(RefillAnswer *answer, char *to, Size size)
+{
+	while (size > 0)
 	{
-		int			len = pq_getmsgint(message, 4);
-		MinimalTuple tuple = palloc(len);
+		RefillChunk *chunk = answer->chunks;
+		Size		n;
 
-		memcpy(tuple, pq_getmsgbytes(message, len), len);
-		if (answer->nrows == answer->maxrows)
+		if (chunk == NULL)
+			elog(ERROR, "a refill worker has sent too little");
+		n = Min(size, chunk->size - answer->used);
+		memcpy(to, chunk->data + answer->used, n);
+		to += n;
+		size -= n;
+		answer->used += n;
+		if (answer->used == chunk->size)
 		{
-			answer->maxrows = Max(64, answer->maxrows * 2);
-			answer->rows = answer->rows ?
-				repalloc_huge(answer->rows,
-							  sizeof(MinimalTuple) * answer->maxrows) :
-				palloc(sizeof(MinimalTuple) * answer->maxrows);
+			answer->chunks = chunk->next;
+			answer->used = 0;
+			pfree(chunk);
 		}
-		answer->rows[answer->nrows++] = tuple;
 	}
-	MemoryContextSwitchTo(caller);
+}
+
+MinimalTuple
+refill_next_row(RefillAnswer *answer)
+{
+	uint32		len;
+	MinimalTuple tuple;
+
+	take_bytes(answer, (char *) &len, sizeof(len));
+	len = pg_ntoh32(len);
+	tuple = palloc(len);
+	take_bytes(answer, (char *) tuple, len);
+	return tuple;
 }
 
 static void
@@ -379,6 +412,7 @@ read_done(RefillAnswer *answer, StringInfo message)
 	Snapshot	snapshot = &answer->view.snapshot;
 	MemoryContext caller = MemoryContextSwitchTo(answer->context);
 
+	answer->nrows = pq_getmsgint64(message);
 	snapshot->snapshot_type = SNAPSHOT_MVCC;
 	snapshot->xmin = pq_getmsgint(message, 4);
 	snapshot->xmax = pq_getmsgint(message, 4);
@@ -408,7 +442,7 @@ read_message(RefillSlot *slot, char *data, Size len)
 	switch (pq_getmsgbyte(&message))
 	{
 		case 'T':
-			append_rows(answer, &message);
+			append_chunk(answer, &message);
 			return false;
 		case 'D':
 			answer->status = REFILL_DONE;
@@ -419,6 +453,9 @@ read_message(RefillSlot *slot, char *data, Size len)
 			answer->query_text =
 				MemoryContextStrdup(answer->context,
 									pq_getmsgrawstring(&message));
+			return true;
+		case 'L':
+			answer->status = REFILL_TOO_LARGE;
 			return true;
 		case 'O':
 			answer->status = REFILL_ORPHANED;

@@ -19,6 +19,7 @@
  *				if it is 0, a string
  *	string		the query as text (query_to_text) that the caller knows, or '',
  *				when it is looked at for the first time
+ *	int64		bytes that the rows may take in memory
  *	int32		number of reads; 0: only to check the query; then for each
  *		int64	how many rows to read, NO_LIMIT for all that there are
  *		int32	length of a row, and its bytes as a MinimalTuple; -1: none,
@@ -29,16 +30,18 @@
  *
  * and is answered by any number of
  *
- *	'T'			rows: for each an int32 length and the bytes of a MinimalTuple
+ *	'T'			some more of the rows, of which each is an int32 length and the
+ *				bytes of a MinimalTuple: they may be parted anywhere
  *
  * and one of
  *
- *	'D'			done: int32 xmin, xmax, number of xip and each; int64 WAL
+ *	'D'			done: int64 number of rows; int32 xmin, xmax, number of xip and each; int64 WAL
  *				position; int64 microseconds; int64 up to which row rows were
  *				skipped, the first one sent being that, or 0; byte, 1 if old
  *				rows are whole in WAL; string, the query as text
  *	'C'			the query is not the one that the caller knows; string, the
  *				query as text; there are no rows
+ *	'L'			the rows would take more
  *	'O'			the owner does not exist
  *	'E'			error: int32 sqlerrcode, string message, string hint or ''
  */
@@ -51,9 +54,6 @@
 
 #define REFILL_MAGIC		0x746f706e	/* of the segment */
 #define REFILL_QUEUE_SIZE	(64 * 1024)
-
-#define RESULT_TOO_LARGE \
-	"result without LIMIT is larger than live_topn.memory_limit"
 
 /* Keys in the segment's table of contents. */
 #define REFILL_KEY_IN		1
@@ -85,9 +85,18 @@ typedef enum RefillStatus
 {
 	REFILL_DONE,
 	REFILL_CHANGED,				/* query_text is another */
+	REFILL_TOO_LARGE,			/* rows take more memory than there is room */
 	REFILL_ORPHANED,			/* the owner does not exist */
 	REFILL_FAILED				/* error says why */
 } RefillStatus;
+
+/* Some of the bytes of rows. */
+typedef struct RefillChunk
+{
+	struct RefillChunk *next;
+	Size		size;
+	char		data[FLEXIBLE_ARRAY_MEMBER];
+} RefillChunk;
 
 typedef struct RefillAnswer
 {
@@ -95,9 +104,12 @@ typedef struct RefillAnswer
 	int64		id;				/* of the subscription */
 	uint64		ticket;
 	RefillStatus status;
-	int			nrows;
-	int			maxrows;
-	MinimalTuple *rows;
+	uint64		nrows;
+	RefillChunk *chunks;		/* for refill_next_row */
+	RefillChunk *last_chunk;
+	Size		used;			/* bytes of the first one */
+	Row		  **rows;			/* for who takes them: nrows references, or
+								 * NULL */
 	ReadView	view;
 	uint64		elapsed;		/* microseconds */
 	uint64		skipped;		/* rows up to and with the first one, or 0 */
@@ -113,10 +125,11 @@ typedef struct RefillPool RefillPool;
 extern RefillPool *refill_pool_create(MemoryContext parent);
 
 /*
- * Queue a request; returns its ticket.  known may be NULL.
+ * Queue a request; returns its ticket.  known may be NULL.  Rows that are read
+ * may take room bytes, as by window_set_memory_of.
  */
 extern uint64 refill_submit(RefillPool *pool, const SubscriptionRow *row,
-							const char *known, int nreads,
+							const char *known, Size room, int nreads,
 							const RefillRead *reads);
 
 /*
@@ -138,6 +151,12 @@ extern RefillAnswer *refill_poll(RefillPool *pool);
  * be expected to run soon?
  */
 extern bool refill_reads_at_once(const RefillPool *pool);
+
+/*
+ * The next one of answer->nrows rows, which gives up the memory that it took in
+ * the answer.
+ */
+extern MinimalTuple refill_next_row(RefillAnswer *answer);
 
 /* What a request that is under way has done so far. */
 typedef struct RefillProgress

@@ -21,6 +21,7 @@
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
 #include "pgstat.h"
+#include "port/pg_bswap.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "progress.h"
@@ -53,6 +54,7 @@ typedef struct RefillTask
 {
 	SubscriptionRow row;
 	const char *known;
+	Size		room;
 	int			nreads;
 	RefillRead *reads;
 } RefillTask;
@@ -74,7 +76,12 @@ typedef struct RowSender
 	shm_mq_handle *out;
 	StringInfoData buffer;
 	Size		room;			/* bytes that rows may still take */
+	uint64		nrows;
 } RowSender;
+
+#define CHUNK_SIZE	(REFILL_QUEUE_SIZE / 2) /* of bytes that are sent */
+
+static bool too_large;			/* an error says that there is no room */
 
 static void
 send_message(shm_mq_handle *out, StringInfo message)
@@ -93,22 +100,53 @@ flush_rows(RowSender *sender)
 	pq_sendbyte(&sender->buffer, 'T');
 }
 
+static void
+send_bytes(RowSender *sender, const char *data, Size size)
+{
+	while (size > 0)
+	{
+		Size		n = Min(size, CHUNK_SIZE - sender->buffer.len);
+
+		appendBinaryStringInfo(&sender->buffer, data, n);
+		data += n;
+		size -= n;
+		if (sender->buffer.len == CHUNK_SIZE)
+			flush_rows(sender);
+	}
+}
+
+/* Is there room for one more, of at least that size? */
+static void
+check_room(RowSender *sender, Size size)
+{
+	if (window_set_memory_of(size) <= sender->room)
+		return;
+	too_large = true;
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg_internal("there is no room for the rows")));
+}
+
 static bool
 send_row(TupleTableSlot *slot, DestReceiver *self)
 {
 	RowSender  *sender = (RowSender *) self;
-	MinimalTuple tuple = ExecCopySlotMinimalTuple(slot);
+	MinimalTuple tuple;
+	uint32		len;
 
-	if (tuple->t_len > sender->room)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg(RESULT_TOO_LARGE)));
-	sender->room -= tuple->t_len;
-	pq_sendint32(&sender->buffer, tuple->t_len);
-	pq_sendbytes(&sender->buffer, (char *) tuple, tuple->t_len);
+	/* before there is another copy of it */
+	slot_getallattrs(slot);
+	check_room(sender, heap_compute_data_size(slot->tts_tupleDescriptor,
+											  slot->tts_values,
+											  slot->tts_isnull));
+	tuple = ExecCopySlotMinimalTuple(slot);
+	check_room(sender, tuple->t_len);
+	sender->room -= window_set_memory_of(tuple->t_len);
+	sender->nrows++;
+	len = pg_hton32(tuple->t_len);
+	send_bytes(sender, (char *) &len, sizeof(len));
+	send_bytes(sender, (char *) tuple, tuple->t_len);
 	pfree(tuple);
-	if (sender->buffer.len > REFILL_QUEUE_SIZE / 2)
-		flush_rows(sender);
 	return true;
 }
 
@@ -225,7 +263,8 @@ prepare_to_read(RefillBatch *batch, Oid relid)
 	batch->lsn = request_insert_point();
 }
 
-static void
+/* Returns how many rows it has sent. */
+static uint64
 read_all(RefillTask *task, const RefillBatch *batch, TopnQuery *query,
 		 uint64 *skipped, shm_mq_handle *out)
 {
@@ -237,8 +276,7 @@ read_all(RefillTask *task, const RefillBatch *batch, TopnQuery *query,
 	sender.pub.rDestroy = sender_nothing;
 	sender.pub.mydest = DestNone;
 	sender.out = out;
-	sender.room = task->nreads > 0 && task->reads[0].limit == NO_LIMIT ?
-		commit_log_memory_kb * (Size) 1024 : SIZE_MAX;
+	sender.room = task->room;
 	initStringInfo(&sender.buffer);
 	flush_rows(&sender);
 	for (int i = 0; i < task->nreads; i++)
@@ -254,11 +292,12 @@ read_all(RefillTask *task, const RefillBatch *batch, TopnQuery *query,
 					   read->limit, &sender.pub);
 	}
 	flush_rows(&sender);
+	return sender.nrows;
 }
 
 static void
-send_done(const RefillBatch *batch, instr_time start, uint64 skipped,
-		  const char *text, shm_mq_handle *out)
+send_done(const RefillBatch *batch, instr_time start, uint64 nrows,
+		  uint64 skipped, const char *text, shm_mq_handle *out)
 {
 	Snapshot	snapshot = GetActiveSnapshot();
 	StringInfoData message;
@@ -268,6 +307,7 @@ send_done(const RefillBatch *batch, instr_time start, uint64 skipped,
 	INSTR_TIME_SUBTRACT(elapsed, start);
 	initStringInfo(&message);
 	pq_sendbyte(&message, 'D');
+	pq_sendint64(&message, nrows);
 	pq_sendint32(&message, snapshot->xmin);
 	pq_sendint32(&message, snapshot->xmax);
 	pq_sendint32(&message, snapshot->xcnt);
@@ -300,6 +340,7 @@ run_task(RefillTask *task, RefillBatch *batch, shm_mq_handle *out)
 	instr_time	start;
 	TopnQuery  *query;
 	char	   *text;
+	uint64		nrows;
 	uint64		skipped = 0;
 
 	if (!batch->begun)
@@ -336,13 +377,13 @@ run_task(RefillTask *task, RefillBatch *batch, shm_mq_handle *out)
 
 	prepare_to_read(batch, query->relid);
 	debug_stop(2);
-	read_all(task, batch, query, &skipped, out);
+	nrows = read_all(task, batch, query, &skipped, out);
 	if (task->nreads > 0)
 		debug_stop(3);
 
 	/* the database worker sees flushed WAL only: don't let it wait */
 	XLogFlush(batch->lsn);
-	send_done(batch, start, skipped, text, out);
+	send_done(batch, start, nrows, skipped, text, out);
 }
 
 /* As the bootstrap superuser, whom the table belongs to or not. */
@@ -383,6 +424,7 @@ read_task(StringInfo message)
 		if (pq_getmsgbyte(message) == 0)
 			row->args[i] = pstrdup(pq_getmsgrawstring(message));
 	task->known = pstrdup(pq_getmsgrawstring(message));
+	task->room = pq_getmsgint64(message);
 	task->nreads = pq_getmsgint(message, 4);
 	task->reads = palloc0(sizeof(RefillRead) * Max(task->nreads, 1));
 	for (int i = 0; i < task->nreads; i++)
@@ -457,6 +499,7 @@ run_batch(StringInfo requests, int n, volatile int *done, shm_mq_handle *out)
 	RefillBatch batch = {0};
 	volatile TimestampTz start = 0;	/* of a request */
 
+	too_large = false;
 	PG_TRY();
 	{
 		SetCurrentStatementStartTimestamp();
@@ -501,10 +544,13 @@ run_batch(StringInfo requests, int n, volatile int *done, shm_mq_handle *out)
 															NULL, false));
 
 		initStringInfo(&message);
-		pq_sendbyte(&message, 'E');
-		pq_sendint32(&message, error->sqlerrcode);
-		pq_sendstring(&message, error->message);
-		pq_sendstring(&message, error->hint ? error->hint : "");
+		pq_sendbyte(&message, too_large ? 'L' : 'E');
+		if (!too_large)
+		{
+			pq_sendint32(&message, error->sqlerrcode);
+			pq_sendstring(&message, error->message);
+			pq_sendstring(&message, error->hint ? error->hint : "");
+		}
 		send_message(out, &message);
 		(*done)++;
 	}

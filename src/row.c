@@ -297,5 +297,11 @@ row_columns_are(const RowFormat *format, const Row *row, int n,
 Size
 row_bytes(const Row *row)
 {
-	return pool_chunk_bytes(ROW_HEADER + row->tuple_len);
+	return row_bytes_of(row->tuple_len);
+}
+
+Size
+row_bytes_of(Size tuple_len)
+{
+	return pool_chunk_bytes(ROW_HEADER + tuple_len);
 }

@@ -171,8 +171,12 @@ row_group_is(const RowFormat *format, const Row *row, const Datum *values,
 extern int	row_compare_groups(const RowFormat *format, const Row *a,
 							   const Row *b);
 
-/* Bytes of memory that a row takes; and those it would take in a table. */
+/*
+ * Bytes of memory that a row takes, or would of a tuple of that length; and
+ * those it would take in a table.
+ */
 extern Size row_bytes(const Row *row);
+extern Size row_bytes_of(Size tuple_len);
 
 static inline Size
 row_own_bytes(const Row *row)

@@ -149,6 +149,13 @@ extern Window *window_set_get(WindowSet *set, Row *row);
 /* All the memory that is taken by what is held. */
 extern Size window_set_bytes(const WindowSet *set);
 
+/*
+ * The same as a bound may count it: whatever else was held before or is held by
+ * others makes no difference.  And what a tuple of that length would add.
+ */
+extern Size window_set_memory(const WindowSet *set);
+extern Size window_set_memory_of(Size tuple_len);
+
 /* Is it known what is in a row's place? */
 extern bool window_set_covers(WindowSet *set, const Row *row);
 

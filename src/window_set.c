@@ -219,6 +219,27 @@ window_set_bytes(const WindowSet *set)
 	return bytes;
 }
 
+/* For each row a bucket or two; tables of groups are half full. */
+#define KEY_OVERHEAD	(sizeof(Row *) * 3 / 2)
+#define GROUP_OVERHEAD	(sizeof(Window) + sizeof(GroupEntry) * 2)
+
+Size
+window_set_memory(const WindowSet *set)
+{
+	Size		memory = set->row_bytes + set->passed +
+		set->nrows * KEY_OVERHEAD;
+
+	if (set->by_group)
+		memory += set->by_group->members * GROUP_OVERHEAD;
+	return memory;
+}
+
+Size
+window_set_memory_of(Size tuple_len)
+{
+	return row_bytes_of(tuple_len) + KEY_OVERHEAD;
+}
+
 uint64
 window_set_count(const WindowSet *set)
 {

@@ -260,6 +260,7 @@ end_replay(void)
 	feed_scan(&status);
 	while ((feed = feed_scan_next(&status)) != NULL)
 		feed_end_replay(feed);
+	feed_change_bound();
 }
 
 static void
@@ -511,8 +512,12 @@ run(const char *slot_name)
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
 		{
+			int			before = feed_result_memory_kb;
+
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			if (feed_result_memory_kb != before)
+				feed_change_bound();
 		}
 		AcceptInvalidationMessages();
 		apply_recheck_roles();

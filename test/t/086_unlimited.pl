@@ -47,14 +47,14 @@ scenario 'null', 'the limit is an argument that is null' => sub {
 	is(LiveTopn::Session::snapshot_entries($rows), 20, 'it has all rows');
 };
 
-scenario 'too large', 'no more is held than live_topn.memory_limit' => sub {
+scenario 'too large', 'no more is held than live_topn.result_memory' => sub {
 	my $too_large =
-	  'result without LIMIT is larger than live_topn.memory_limit';
+	  'result takes more memory than live_topn.result_memory (64kB)';
 	my $fill = 'INSERT INTO items SELECT g, g, repeat(chr(97), 100)
 		FROM generate_series(1000, 1999) g';
 
 	base_table();
-	server->set('live_topn.memory_limit' => '64kB');
+	server->set('live_topn.result_memory' => '64kB');
 	subscribe all => 'SELECT * FROM items ORDER BY score, id';
 	subscribe few => 'SELECT * FROM items ORDER BY score, id LIMIT 3';
 
@@ -71,11 +71,11 @@ scenario 'too large', 'no more is held than live_topn.memory_limit' => sub {
 	equals_query 'few';
 
 	run 'DELETE FROM items WHERE id >= 1500';
-	server->set('live_topn.memory_limit' => '1MB');
+	server->set('live_topn.result_memory' => '1MB');
 	wait_for_state all => 'live';
 	saw all => 'reset';
 	equals_query 'all';
-	server->set('live_topn.memory_limit' => undef);
+	server->set('live_topn.result_memory' => undef);
 };
 
 

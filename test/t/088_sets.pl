@@ -259,13 +259,13 @@ scenario 'large', 'the result does not fit into memory' => sub {
 			FROM (SELECT * FROM items ORDER BY id) q');
 	session->begin('large');
 	run $fill;
-	server->set('live_topn.memory_limit' => '64kB');
+	server->set('live_topn.result_memory' => '64kB');
 	run 'UPDATE items SET score = 3 WHERE id = 3';
 	session->sync;
 	is((state_of 'large')[0], 'live', 'changes pass');
 	like(
 		refused('54000', q{SELECT topn_snapshot('large')}, 'but not all rows'),
-		qr/result without LIMIT is larger than live_topn.memory_limit/,
+		qr/result takes more memory than live_topn.result_memory \(64kB\)/,
 		'the reason is told');
 	run 'UPDATE items SET score = 4 WHERE id = 4';
 	holds_nothing('large');
@@ -284,7 +284,7 @@ scenario 'large', 'the result does not fit into memory' => sub {
 	  'DELETE FROM items WHERE id > 1000', 'COMMIT';
 	session->client('large')->take_batches;
 	equals_query 'large';
-	server->set('live_topn.memory_limit' => undef);
+	server->set('live_topn.result_memory' => undef);
 };
 
 scenario 'identity', 'rows are held while changes do not tell all' => sub {

@@ -91,7 +91,8 @@ scenario 'returned', 'what a subscription took' => sub {
 	my ($bytes) = writer->selectrow_array(
 		q{SELECT bytes FROM topn_stats WHERE name = 'many'});
 	cmp_ok($bytes, '>', 5_000_000, 'it takes much');
-	cmp_ok(memory_kb($worker), '>', $before + $bytes / 1024 * 0.8, '... really');
+	# of which the C library may have had some from the scenarios before
+	cmp_ok(memory_kb($worker), '>', $bytes / 1024, '... really');
 	writer->do(q{SELECT unsubscribe_topn('many')});
 	session->sync;
 	ok(poll_until(sub { memory_kb($worker) < $before + $bytes / 1024 / 2 }),

@@ -1,0 +1,173 @@
+/*
+ * feed_bound.c
+ *	  How much memory the rows of a feed may take.
+ *
+ * One that takes more gives up its cushion first; if that does not help, the
+ * subscription is in error, and holds nothing, until the data or the setting
+ * are others.  The same goes for what is read: a refill worker stops where it
+ * would be more than there is room for.
+ */
+#include "postgres.h"
+
+#include "feed_private.h"
+#include "query_check.h"
+#include "utils/guc.h"
+#include "utils/timestamp.h"
+
+#define TIGHT_MS			60000	/* so long there is no cushion then */
+
+int			feed_result_memory_kb = 1024 * 1024;
+
+static Size
+max_memory(void)
+{
+	return feed_result_memory_kb * (Size) 1024;
+}
+
+bool
+feed_is_too_large(const Feed *feed)
+{
+	return window_set_memory(feed->windows) > max_memory() ||
+		feed->windows->nrows > MAX_HELD_ROWS;
+}
+
+bool
+feed_holds_much(const Feed *feed)
+{
+	return window_set_is_passing(feed->windows) &&
+		window_set_memory(feed->windows) > max_memory() / 2;
+}
+
+Size
+feed_room(const Feed *feed)
+{
+	Size		memory = max_memory();
+
+	if (feed->windows && !window_set_is_lost(feed->windows))
+		memory -= Min(memory, window_set_memory(feed->windows));
+	return memory;
+}
+
+/* Give up the cushion, for now. */
+static void
+tighten(Feed *feed)
+{
+	uint64		position = 0;
+	Window	   *window;
+
+	cushion_tighten(&feed->cushion, feed_must_hold_rows(feed));
+	feed->tight_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													TIGHT_MS);
+	feed_drop_refill(feed);
+	while (feed->windows &&
+		   (window = window_set_next(feed->windows, &position)) != NULL)
+	{
+		window_touch(window, window_key(window));
+		if (!feed_window_is_short(feed, window))
+			feed_trim(feed, window);
+	}
+}
+
+static bool
+can_tighten(const Feed *feed)
+{
+	return feed->limit != NO_LIMIT && !feed->cushion.tight;
+}
+
+bool
+feed_relax(Feed *feed)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!feed->cushion.tight || now < feed->tight_until)
+		return false;
+	feed->tight_until = TimestampTzPlusMilliseconds(now, TIGHT_MS);
+	if (feed->windows &&
+		window_set_memory(feed->windows) > max_memory() / 4 * 3)
+		return false;
+	cushion_relax(&feed->cushion);
+	return true;
+}
+
+bool
+feed_fit(Feed *feed)
+{
+	if (!feed_is_too_large(feed))
+		return true;
+	feed_shed(feed);
+	if (feed_is_too_large(feed) && can_tighten(feed))
+		tighten(feed);
+	return !feed_is_too_large(feed);
+}
+
+char *
+feed_too_large_message(void)
+{
+	char	   *limit = GetConfigOptionByName("live_topn.result_memory", NULL,
+											  false);
+	char	   *message = psprintf("result takes more memory than live_topn.result_memory (%s)",
+								   limit);
+
+	pfree(limit);
+	return message;
+}
+
+void
+feed_fail_too_large(Feed *feed)
+{
+	char	   *message = feed_too_large_message();
+
+	feed_fail(feed, ERRCODE_PROGRAM_LIMIT_EXCEEDED, message,
+			  "Let the query select fewer or smaller rows, or raise the setting.");
+	pfree(message);
+}
+
+void
+feed_take_too_large(Feed *feed)
+{
+	if (feed_wants_rows(feed) && !feed->reset && feed->full)
+	{
+		feed->unwieldy = true;
+		feed_drop_refill(feed);
+	}
+	else if (can_tighten(feed))
+		tighten(feed);
+	else
+		feed_fail_too_large(feed);
+}
+
+static void
+fit_or_fail(Feed *feed, const void *arg)
+{
+	if (!feed_fit(feed))
+		feed_fail_too_large(feed);
+	else if (feed->covered == 0 && !feed_is_short(feed))
+		feed_settle_windows(feed);
+	feed_activate(feed);
+}
+
+void
+feed_change_bound(void)
+{
+	HASH_SEQ_STATUS status;
+	Feed	   *feed;
+	List	   *too_large = NIL;
+	ListCell   *lc;
+
+	feed_scan(&status);
+	while ((feed = feed_scan_next(&status)) != NULL)
+	{
+		if (feed->error)
+		{
+			feed->retry_at = feed->barred_until;
+			feed_activate(feed);
+		}
+		else if (feed->loaded && !feed->replaying && feed_is_too_large(feed))
+			too_large = lappend(too_large, feed);
+	}
+
+	/* a transaction ends scans */
+	foreach(lc, too_large)
+		feed_run_safely(lfirst(lc), fit_or_fail, NULL);
+	list_free(too_large);
+}
