@@ -232,10 +232,12 @@ row_column_equal(const RowFormat *format, const Row *a, const Row *b,
 bool
 row_equal(const Row *a, const Row *b)
 {
-	MinimalTuple x = RowTuple(a);
-	MinimalTuple y = RowTuple(b);
+	/* what is before that is not of the tuple, but for its length */
+	const Size	start = offsetof(MinimalTupleData, t_infomask2);
 
-	return x->t_len == y->t_len && memcmp(x, y, x->t_len) == 0;
+	return a->tuple_len == b->tuple_len &&
+		memcmp((char *) RowTuple(a) + start, (char *) RowTuple(b) + start,
+			   a->tuple_len - start) == 0;
 }
 
 void
