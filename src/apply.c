@@ -44,6 +44,7 @@ typedef struct Watch
 	List	   *routes;			/* those of relids that have feeds */
 	uint64		asked;			/* in that commit, whether ... */
 	bool		needs_log;		/* ... some feed needs its changes logged */
+	uint64		class;			/* see class_changed; 0: not known */
 
 	/* of a partitioned table, see partitions_changed */
 	List	   *partitions;		/* as of that commit */
@@ -80,6 +81,7 @@ static uint64 commit_work;		/* since we looked whether we should end */
 static bool commit_invisible;	/* a snapshot taken now could miss it */
 static bool commit_logged;		/* some feed needs what has been logged */
 static Size commit_checked;		/* bytes logged when visibility was checked */
+static Watch *commit_watch;		/* of a table of which class is not known */
 static List *commit_feeds;		/* touched */
 static List *commit_catalog;	/* of CatalogChange */
 static List *commit_rewritten;	/* OIDs of tables */
@@ -272,6 +274,9 @@ find_watch(Relation relation)
 	{
 		ListCell   *lc;
 
+		if (watch->class == 0 && watch->routes != NIL)
+			commit_watch = watch;
+
 		/* while a commit is decoded feeds do not begin to need it */
 		watch->asked = commits_begun;
 		watch->needs_log = feed_any_unresolved();
@@ -288,6 +293,7 @@ begin_commit(TransactionId xid, XLogRecPtr start)
 	commits_begun++;
 	commit_feeds = commit_catalog = commit_resyncs = commit_published = NIL;
 	commit_rewritten = commit_renewals = NIL;
+	commit_watch = NULL;
 	commit_xid = xid;
 	commit_start = start;
 	commit_work = 0;
@@ -647,46 +653,96 @@ partitions_changed(Oid relid)
 	return watch->changed;
 }
 
+/* Is the row of pg_class another than after the commit that was last asked? */
+static bool
+class_changed(Watch *watch)
+{
+	uint64		before = watch->class;
+
+	watch->class = table_hash_class(watch->relid);
+	return before == 0 || watch->class != before;
+}
+
+/*
+ * VACUUM, ANALYZE and TRUNCATE change nothing that a query could mean
+ * something else by.
+ */
+static void
+leave_out_unchanged(Invalidation *invalidation)
+{
+	ListCell   *lc;
+
+	foreach(lc, invalidation->relids)
+	{
+		Oid			relid = lfirst_oid(lc);
+		Watch	   *watch = hash_search(watches, &relid, HASH_FIND, NULL);
+		uint32		hash = GetSysCacheHashValue1(RELOID,
+												 ObjectIdGetDatum(relid));
+
+		if (watch && !class_changed(watch) && !invalidation->more &&
+			list_member_int(invalidation->classes, hash))
+			invalidation->relids = foreach_delete_current(invalidation->relids,
+														  lc);
+	}
+}
+
+/* The feeds of a template, if it is concerned. */
+static void
+recheck_template(Template *template, const Invalidation *invalidation)
+{
+	const TopnQuery *query = template->query;
+	bool		table = invalidation_concerns_table(invalidation, query);
+	bool		labels = false;
+	dlist_iter	iter;
+
+	/*
+	 * A label was renamed: values that clients know look otherwise now, and
+	 * the query may name a label that is no more.
+	 */
+	if (invalidation->label_names > invalidation->labels)
+		labels = query->enums || query->functions;
+
+	if (!table && !labels && !invalidation->names &&
+		!invalidation_concerns_query(invalidation, query))
+		return;
+	dlist_foreach(iter, &template->feeds)
+	{
+		Feed	   *feed = dlist_container(Feed, template_node, iter.cur);
+
+		if (feed_has_applied(feed))
+			continue;
+		feed_recheck(feed, table && template->partitioned &&
+					 partitions_changed(query->relid));
+		if (labels && query->enums)
+			note_request(&commit_resyncs, feed->id);
+	}
+}
+
 static void
 recheck_feeds(int n, const SharedInvalidationMessage *messages)
 {
 	MemoryContext caller = MemoryContextSwitchTo(commit_context);
 	Invalidation invalidation = {0};
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
+	dlist_iter	iter;
 
 	for (int i = 0; i < n; i++)
 		invalidation_note(&invalidation, &messages[i]);
-	find_ancestors(&invalidation);
 	if (list_member_oid(invalidation.relids, catalog_table))
 		catalog_invalidated = true;
+	leave_out_unchanged(&invalidation);
+	find_ancestors(&invalidation);
 
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
+	dlist_foreach(iter, template_list())
+		recheck_template(dlist_container(Template, node, iter.cur),
+						 &invalidation);
+	dlist_foreach(iter, feed_list_unknown())
 	{
-		const TopnQuery *query = feed->query;
-		bool		table = query &&
-			invalidation_concerns_table(&invalidation, query);
+		Feed	   *feed = dlist_container(Feed, template_node, iter.cur);
 
-		if (feed_has_applied(feed))
-			continue;
-		if (table || invalidation.names ||
-			(query && invalidation_concerns_query(&invalidation, query)) ||
-			(feed->error && invalidation_concerns_error(&invalidation)))
-			feed_recheck(feed, table && feed->template->partitioned &&
-						 partitions_changed(query->relid));
-
-		/*
-		 * A label was renamed: values that clients know look otherwise now,
-		 * and the query may name a label that is no more.
-		 */
-		if (invalidation.label_names > invalidation.labels && query)
-		{
-			if (query->enums || query->functions)
-				feed_recheck(feed, false);
-			if (query->enums)
-				note_request(&commit_resyncs, feed->id);
-		}
+		if (!feed_has_applied(feed) &&
+			(invalidation.names ||
+			 (feed->error && invalidation_concerns_error(&invalidation))))
+			feed_recheck(feed, false);
 	}
 	MemoryContextSwitchTo(caller);
 }
@@ -710,6 +766,8 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	/* what may mean something else now is not published before we know */
 	if (ninvalidations > 0)
 		recheck_feeds(ninvalidations, invalidations);
+	else if (commit_watch)
+		(void) class_changed(commit_watch);
 
 	/* all that the commit does to a feed makes one batch */
 	foreach(lc, commit_catalog)

@@ -181,4 +181,11 @@
 	((clause)->reverse_sort = (reverse))
 #endif
 
+/* 18 (99f8f3fbbc8f): relallfrozen */
+#if PG_VERSION_NUM < 180000
+#define class_clear_frozen(class)	((void) 0)
+#else
+#define class_clear_frozen(class)	((void) ((class)->relallfrozen = 0))
+#endif
+
 #endif							/* LIVE_TOPN_COMPAT_H */

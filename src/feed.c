@@ -43,6 +43,7 @@ bool		feed_dirty;
 static MemoryContext feed_context;
 static HTAB *feeds;
 static int	unresolved;			/* feeds that wait to know their query */
+static dlist_head unknown = DLIST_STATIC_INIT(unknown);
 
 void
 feed_startup(MemoryContext parent, CommitLog *commit_log,
@@ -149,6 +150,7 @@ feed_create(const SubscriptionRow *row, bool found)
 	if (exists)
 		elog(ERROR, "subscription " INT64_FORMAT " exists already", feed->id);
 	entry->feed = feed;
+	dlist_push_tail(&unknown, &feed->template_node);
 	feed_activate(feed);
 	return feed;
 }
@@ -189,6 +191,23 @@ resolve(Feed *feed)
 	feed->unresolved = false;
 }
 
+dlist_head *
+feed_list_unknown(void)
+{
+	return &unknown;
+}
+
+/* List it with those of its template; or, if NULL, the unknown ones. */
+static void
+list_with(Feed *feed, Template *template)
+{
+	if (feed->dropped)
+		return;
+	dlist_delete(&feed->template_node);
+	dlist_push_tail(template ? &template->feeds : &unknown,
+					&feed->template_node);
+}
+
 void
 feed_forget_query(Feed *feed)
 {
@@ -196,6 +215,7 @@ feed_forget_query(Feed *feed)
 	route_leave(feed);
 	feed_drop_refill(feed);
 	cushion_release(&feed->cushion);
+	list_with(feed, NULL);
 	if (feed->template)
 	{
 		if (feed->windows && feed->template->shared)
@@ -234,6 +254,7 @@ feed_set_query(Feed *feed, const char *text)
 	template = template_acquire(feed->row, text, &feed->params);
 	MemoryContextSwitchTo(caller);
 	feed->template = template;
+	list_with(feed, template);
 	feed->query = template->query;
 	feed->format = template->format;
 	feed->evaluator = template->evaluator;
@@ -297,6 +318,7 @@ feed_fail(Feed *feed, int sqlerrcode, const char *message, const char *hint)
 	route_leave(feed);
 	feed_drop_events(feed);
 	feed->forget = true;
+	list_with(feed, NULL);
 	feed->loaded = false;
 	feed->lost = false;
 	feed->recheck = false;
@@ -321,6 +343,7 @@ feed_drop(Feed *feed)
 	feed_stop_lease(feed);
 	route_leave(feed);
 	resolve(feed);
+	dlist_delete(&feed->template_node);
 	feed->dropped = true;
 	feed_dirty = true;
 	if (feed->pending == 0)

@@ -92,6 +92,7 @@ typedef struct Feed
 	int			pending;		/* batches that wait for delivery */
 
 	/* the query as last analysed; NULL until then, and in error */
+	dlist_node	template_node;	/* in its list, or feed_list_unknown */
 	Template   *template;		/* of which these are parts: */
 	TopnQuery  *query;			/* constants of quals are parameters */
 	RowFormat  *format;
@@ -224,6 +225,9 @@ extern long feed_count(void);
 /* All of them: start a scan, fetch until NULL; end early by hash_seq_term. */
 extern void feed_scan(HASH_SEQ_STATUS *status);
 extern Feed *feed_scan_next(HASH_SEQ_STATUS *status);
+
+/* Those whose query is not known, or is in error, by their template_node. */
+extern dlist_head *feed_list_unknown(void);
 
 /* Does the feed want the changes of its table logged? */
 extern bool feed_needs_log(const Feed *feed);

@@ -11,6 +11,10 @@ void
 invalidation_note(Invalidation *invalidation,
 				  const SharedInvalidationMessage *message)
 {
+	if (message->id != SHAREDINVALRELCACHE_ID &&
+		message->id != SHAREDINVALSMGR_ID && message->id != RELOID &&
+		message->id != RELNAMENSP && message->id != STATRELATTINH)
+		invalidation->more = true;
 	switch (message->id)
 	{
 		case SHAREDINVALRELCACHE_ID:
@@ -20,6 +24,10 @@ invalidation_note(Invalidation *invalidation,
 				invalidation->relids =
 					list_append_unique_oid(invalidation->relids,
 										   message->rc.relId);
+			break;
+		case RELOID:
+			invalidation->classes =
+				lappend_int(invalidation->classes, message->cc.hashValue);
 			break;
 		case RELNAMENSP:
 			invalidation->relations =

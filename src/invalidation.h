@@ -22,6 +22,8 @@ typedef struct Invalidation
 	List	   *relids;
 	List	   *ancestors;		/* what they are or were partitions of */
 	List	   *relations;		/* names, as hash values of RELNAMENSP */
+	List	   *classes;		/* rows of pg_class, as hash values of RELOID */
+	bool		more;			/* other catalogs than that and statistics */
 } Invalidation;
 
 /*

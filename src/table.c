@@ -11,14 +11,17 @@
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
+#include "common/hashfn.h"
 #include "compat.h"
 #include "nodes/pg_list.h"
 #include "table.h"
+#include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/relcache.h"
+#include "utils/syscache.h"
 
 static void
 add_view(Table *table, Oid relid, TupleDesc desc)
@@ -129,6 +132,38 @@ table_partitions(Oid relid)
 	table_close(inherits, AccessShareLock);
 	list_free(parents);
 	return result;
+}
+
+uint64
+table_hash_class(Oid relid)
+{
+	static const AttrNumber lists[] = {
+		Anum_pg_class_relacl, Anum_pg_class_reloptions
+	};
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	FormData_pg_class class;
+	uint64		hash;
+
+	if (!HeapTupleIsValid(tuple))
+		return 0;
+	memcpy(&class, GETSTRUCT(tuple), CLASS_TUPLE_SIZE);
+	class.relfilenode = InvalidOid;
+	class.relhasindex = class.relhastriggers = class.relhasrules = false;
+	class.relfrozenxid = class.relminmxid = InvalidTransactionId;
+	class.relpages = class.relallvisible = 0;
+	class.reltuples = 0;
+	class_clear_frozen(&class);
+	hash = hash_bytes_extended((unsigned char *) &class, CLASS_TUPLE_SIZE, 1);
+	for (int i = 0; i < lengthof(lists); i++)
+	{
+		bool		isnull;
+		Datum		list = SysCacheGetAttr(RELOID, tuple, lists[i], &isnull);
+
+		hash = hash_combine64(hash, isnull ? 0 :
+							  datum_image_hash(list, false, -1));
+	}
+	ReleaseSysCache(tuple);
+	return hash;
 }
 
 TableView *

@@ -79,6 +79,12 @@ extern void table_unref(Table *table);
  */
 extern List *table_partitions(Oid relid);
 
+/*
+ * A hash of what pg_class says of a table, but for its files and statistics; 0
+ * if there is none.
+ */
+extern uint64 table_hash_class(Oid relid);
+
 /* The view in the format of that relation, or NULL. */
 extern TableView *table_view(Table *table, Oid relid);
 

@@ -32,6 +32,7 @@ typedef struct TemplateEntry
 
 static MemoryContext template_context;
 static HTAB *templates;			/* of TemplateEntry, those that are shared */
+static dlist_head all = DLIST_STATIC_INIT(all);
 
 void
 template_startup(MemoryContext parent)
@@ -45,6 +46,12 @@ template_startup(MemoryContext parent)
 	ctl.hcxt = template_context;
 	templates = hash_create("live_topn templates", 64, &ctl,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+dlist_head *
+template_list(void)
+{
+	return &all;
 }
 
 /* ---- constants ---- */
@@ -201,6 +208,7 @@ make_template(const TopnQuery *query, List *constants)
 	Template   *template = palloc0(sizeof(Template));
 
 	template->context = context;
+	dlist_init(&template->feeds);
 	template->rows = AllocSetContextCreate(context, "live_topn rows",
 										   ALLOCSET_SMALL_SIZES);
 
@@ -214,6 +222,7 @@ make_template(const TopnQuery *query, List *constants)
 	template->partitioned = get_rel_relkind(template->query->relid) ==
 		RELKIND_PARTITIONED_TABLE;
 	MemoryContextSwitchTo(caller);
+	dlist_push_tail(&all, &template->node);
 	return template;
 }
 
@@ -283,6 +292,8 @@ template_release(Template *template)
 
 	if (--template->refs > 0)
 		return;
+	Assert(dlist_is_empty(&template->feeds));
+	dlist_delete(&template->node);
 	if (template->shared)
 	{
 		entry = hash_search(templates, &template->hash, HASH_FIND, NULL);

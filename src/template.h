@@ -8,6 +8,7 @@
 #include "batch.h"
 #include "catalog.h"
 #include "evaluate.h"
+#include "lib/ilist.h"
 #include "nodes/params.h"
 
 /*
@@ -25,6 +26,8 @@ typedef struct Template
 	struct Template *next;		/* with the same hash */
 	char	   *key;
 	int			refs;
+	dlist_node	node;			/* among all templates */
+	dlist_head	feeds;			/* by their template_node, see feed.c */
 	TopnQuery  *query;
 	List	   *constants;		/* of Const, what the parameters stand for */
 	RowFormat  *format;
@@ -34,6 +37,9 @@ typedef struct Template
 } Template;
 
 extern void template_startup(MemoryContext parent);
+
+/* All of them, by their node. */
+extern dlist_head *template_list(void);
 
 /*
  * The template of a query given as text, for the owner and under the settings

@@ -12,6 +12,7 @@ use PostgreSQL::Test::Utils qw(slurp_file);
 use Test::More;
 
 use LiveTopn::Changes;
+use LiveTopn::RefillStops;
 use LiveTopn::Scenario;
 use LiveTopn::Server qw(poll_until);
 
@@ -43,6 +44,37 @@ sub goes_on
 	session->client($name)->take_batches;
 	return;
 }
+
+# ---- statistics ----
+
+change 'what changes no more than files and statistics' => sub {
+	my $stops = LiveTopn::RefillStops->new(server);
+
+	base_table();
+	subscribe s => $top;
+	run 'UPDATE items SET score = 201 WHERE id = 20';
+	saw s => 'update 20 at 1';
+
+	# nobody has to look at the query
+	server->set('live_topn.debug_refill_stops' => 'on');
+	$stops->hold($stops->BEFORE_LOCK);
+	run 'INSERT INTO items (id, score) SELECT g, 0
+		FROM generate_series(21, 5000) g', 'ANALYZE items',
+	  'UPDATE items SET score = 202 WHERE id = 20';
+	saw s => 'update 20 at 1';
+	run 'DELETE FROM items WHERE id > 20', 'VACUUM ANALYZE items',
+	  'UPDATE items SET score = 203 WHERE id = 20';
+	saw s => 'update 20 at 1';
+
+	# together with something else they do not go unnoticed
+	writer->begin_work;
+	run 'ANALYZE items', 'ALTER TABLE items DROP score';
+	writer->commit;
+	$stops->wait_for($stops->BEFORE_LOCK);
+	$stops->release_all;
+	server->set('live_topn.debug_refill_stops' => undef);
+	poll_until(sub { (state_of('s'))[0] eq 'error' }, 'it to be in error');
+};
 
 # ---- columns ----
 
