@@ -319,7 +319,11 @@ extern bool feed_advance_all(void);
 /* Milliseconds until feed_advance_all has something to do, -1 if never. */
 extern long feed_next_timeout(void);
 
-/* Need its windows no rows to be saved? */
+/*
+ * Do changes tell all, so that no rows need to be held; and has the log come
+ * to where they do, so that none need to be saved?
+ */
+extern bool feed_passes(const Feed *feed);
 extern bool feed_can_pass(const Feed *feed);
 
 /*

@@ -385,11 +385,10 @@ feed_publish_error(Feed *feed)
 static void
 forget_rows(Feed *feed)
 {
-	bool		passes = feed_passes(feed) ||
-		window_set_is_passing(feed->windows);
+	bool		anew = feed_starts_anew(feed);
 
 	window_set_clear(feed->windows, WINDOW_NOTHING);
-	if (passes)
+	if (anew)
 	{
 		/* from what clients have there is no way to what will be read */
 		feed->reset = feed->announced;
@@ -415,7 +414,7 @@ apply_change(Feed *feed, const Change *change)
 	Window	   *last;
 
 	feed->changes++;
-	if (change->kind == CHANGE_TRUNCATE && feed_passes(feed))
+	if (change->kind == CHANGE_TRUNCATE && feed_starts_anew(feed))
 		feed_note_reset(feed, feed->announced);
 	if (!evaluator_accepts(feed->evaluator, change))
 		feed->lost = feed->recheck = true;

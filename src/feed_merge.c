@@ -131,7 +131,6 @@ take_first(Feed *feed, WindowSet *read)
 
 	window_set_free(feed->windows);
 	feed->windows = read;
-	route_take_windows(feed);
 	while ((window = window_set_next(read, &position)) != NULL)
 	{
 		if (feed_window_need(feed, window) != NEED_NOTHING)
@@ -175,13 +174,17 @@ merge(Feed *feed)
 			if (feed->reads[0].everything)
 				feed->unsliced = false;
 			if (window_set_is_passing(feed->windows))
-				window_set_fill(feed->windows, read);
+			{
+				window_set_replace(feed->windows, read);
+				feed->windows = read;
+			}
 			else if (feed->reads[0].everything && !feed->loaded)
 				take_first(feed, read);
 			else if (feed->reads[0].backward)
 				window_set_prepend(feed->windows, read);
 			else
 				window_set_append(feed->windows, read);
+			route_take_windows(feed);
 			feed_drop_refill(feed);
 			break;
 		case RECONCILE_LATER:

@@ -198,8 +198,8 @@ extern void feed_take_answer(Feed *feed);
 
 /* ---- feed_set.c ---- */
 
-/* Do changes tell all, once the log has come to where they do? */
-extern bool feed_passes(const Feed *feed);
+/* Is it told by a reset that rows are not known, or have gone all at once? */
+extern bool feed_starts_anew(const Feed *feed);
 
 /* The table, as it is now, says that old rows are whole, or are not. */
 extern void feed_note_full(Feed *feed, bool full);

@@ -83,7 +83,8 @@ restore(Feed *feed, const void *arg)
 	feed->windows->others = saved->others;
 	feed->full = saved->low != NULL;
 	for (int64 i = 0; i < saved->nwindows; i++)
-		feed->full |= saved->windows[i].end == WINDOW_PASSING;
+		if (saved->windows[i].end == WINDOW_PASSING)
+			feed_note_full(feed, true);
 	if (saved->low)
 		window_set_begin(feed->windows,
 						 row_from_tuple(feed->format, saved->low),

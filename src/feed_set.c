@@ -18,6 +18,7 @@
 
 #include "feed_private.h"
 #include "miscadmin.h"
+#include "route.h"
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 
@@ -25,6 +26,12 @@ bool
 feed_passes(const Feed *feed)
 {
 	return feed->query->unranked && feed->full;
+}
+
+bool
+feed_starts_anew(const Feed *feed)
+{
+	return feed_passes(feed) || window_set_is_passing(feed->windows);
 }
 
 bool
@@ -43,6 +50,7 @@ feed_note_full(Feed *feed, bool full)
 	feed->full = full;
 	if (window_set_is_passing(feed->windows))
 		window_touch(feed->windows->only, NULL);
+	route_take_windows(feed);
 }
 
 void

@@ -446,8 +446,9 @@ route_refresh(Feed *feed)
 	if (feed->shape == NULL)
 		return;
 	note_counter(feed, feed->windows->counted);
-	note_passer(feed, window_set_is_passing(feed->windows));
-	if (feed->windows->only && !feed->passer)
+	note_passer(feed, window_set_is_passing(feed->windows) ||
+				(feed->route_key && feed->windows->holders == NULL));
+	if (feed->windows->only && !window_set_is_passing(feed->windows))
 	{
 		boundary.end = feed->windows->only->end;
 		high = feed->windows->only->high;
@@ -522,8 +523,10 @@ join_key(Route *route, Feed *feed)
 void
 route_take_windows(Feed *feed)
 {
-	if (feed->route_key)
-		window_set_watch(feed->windows, feed->route_key->holders, feed);
+	WindowSet  *windows = feed->windows;
+
+	if (feed->route_key && windows->holders == NULL && !feed_passes(feed))
+		window_set_watch(windows, feed->route_key->holders, feed);
 }
 
 static void

@@ -44,7 +44,7 @@ extern void route_join(Feed *feed);
 /* It has them no longer. */
 extern void route_leave(Feed *feed);
 
-/* The feed has another set of windows. */
+/* The feed has another set of windows, or needs to hold its rows. */
 extern void route_take_windows(Feed *feed);
 
 /* Its window may begin or end elsewhere now. */

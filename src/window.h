@@ -207,11 +207,16 @@ extern void window_set_count_before(WindowSet *set, int change);
 
 /*
  * The only window holds no rows any longer but those added since it was
- * settled; or all of them again, as they were read, where those added are
- * among them.  Frees read.
+ * settled.
  */
 extern void window_set_pass(WindowSet *set);
-extern void window_set_fill(WindowSet *set, WindowSet *read);
+
+/*
+ * Rows read for a PASSING window are to be held in its place: they get the
+ * changes since it was settled, of which they have those added.  Frees the
+ * set.
+ */
+extern void window_set_replace(WindowSet *set, WindowSet *read);
 
 static inline bool
 window_set_is_passing(const WindowSet *set)

@@ -12,6 +12,8 @@
 
 #include "window_private.h"
 
+#define MANY_ROWS	1000		/* so many are freed at once */
+
 /* ---- windows by group ---- */
 
 typedef struct GroupEntry
@@ -569,49 +571,82 @@ window_set_remove(WindowSet *set, Row *row)
 				 &work->maxremoved, row);
 }
 
+/* Free the rows of a tree but those added since the window was settled. */
+static void
+free_tree(WindowSet *set, Row *row)
+{
+	if (row == NULL)
+		return;
+	free_tree(set, row->left);
+	free_tree(set, row->right);
+	if (row->holding != HOLDER_NONE)
+		holders_remove(set->holders, row->holding);
+	row->holding = HOLDER_NONE;
+	row->left = row->right = NULL;
+	if (row->fresh < 0)
+		row_unref(row);
+}
+
+/* The same of the only window, at once, with the memory of the table. */
+static void
+free_old_rows(Window *window)
+{
+	WindowSet  *set = window->set;
+	WindowWork *work = window->work;
+
+	free_tree(set, window->root);
+	window->root = NULL;
+	set->nrows = set->row_bytes = set->own_bytes = 0;
+	if (set->by_key)
+	{
+		key_map_free(set->by_key);
+		set->by_key = key_map_create(set->format, set->context);
+	}
+	for (int i = 0; i < work->nadded; i++)
+	{
+		window_insert(window, work->added[i]);
+		count_in(set, work->added[i]);
+	}
+}
+
 void
 window_set_pass(WindowSet *set)
 {
 	Window	   *window = set->only;
-	uint32		kept = 0;
 
 	window_touch(window, NULL);
-	while (kept < window_size(window))
-	{
-		Row		   *row = window_nth(window, kept);
-
-		if (row->fresh >= 0)
-			kept++;
-		else
-			row_unref(take_out(window, row));
-	}
+	free_old_rows(window);
 	window_set_end(window, WINDOW_PASSING, NULL);
 }
 
 void
-window_set_fill(WindowSet *set, WindowSet *read)
+window_set_replace(WindowSet *set, WindowSet *read)
 {
-	Window	   *window = set->only;
-	WindowWork *work;
+	const WindowWork *from = set->only->work;
+	WindowWork *to;
+	Row		  **added = palloc_extended(sizeof(Row *) * Max(from->nadded, 1),
+										MCXT_ALLOC_HUGE);
 
-	Assert(window->end == WINDOW_PASSING);
-	window_touch(window, NULL);
-	work = window->work;
-	for (int i = 0; i < work->nadded; i++)
+	Assert(set->only->end == WINDOW_PASSING);
+	for (int i = 0; i < from->nadded; i++)
 	{
-		if (!window_find_equal(read->only, work->added[i]))
+		added[i] = window_find_equal(read->only, from->added[i]);
+		if (added[i] == NULL)
 			elog(ERROR, "a row that was added has not been read");
-		window_set_remove(read, work->added[i]);
+		window_set_remove(read, row_ref(added[i]));
 	}
-	while (read->only->root)
-	{
-		Row		   *row = row_ref(read->only->root);
+	window_settle(read->only);
 
-		window_set_remove(read, row);
-		window_set_load(set, row);
-	}
-	window_set_end(window, read->only->end, NULL);
-	window_set_free(read);
+	window_touch(read->only, NULL);
+	to = read->only->work;
+	for (int i = 0; i < from->nadded; i++)
+		window_set_add(read, added[i]);
+	for (int i = 0; i < from->nremoved; i++)
+		remember(read->context, &to->removed, &to->nremoved, &to->maxremoved,
+				 row_ref(from->removed[i]));
+	read->passed = set->passed;
+	pfree(added);
+	window_set_free(set);
 }
 
 Row *
@@ -699,9 +734,14 @@ window_settle(Window *window)
 	set->passed = 0;
 	for (int i = 0; i < work->nadded; i++)
 		work->added[i]->fresh = -1;
-	while (window->end == WINDOW_PASSING && window->root)
-		row_unref(take_out(window, window->root));
 	work->nremoved = work->nadded = 0;
+	if (window->end == WINDOW_PASSING)
+	{
+		if (window_size(window) > MANY_ROWS)
+			free_old_rows(window);
+		while (window->root)
+			row_unref(take_out(window, window->root));
+	}
 	if (work->touched)
 		dlist_delete(&work->touched_node);
 	work->touched = false;

@@ -287,6 +287,16 @@ scenario 'large', 'the result does not fit into memory' => sub {
 	server->set('live_topn.result_memory' => undef);
 };
 
+scenario 'vain', 'there is nothing to begin with' => sub {
+	full_table();
+	run 'BEGIN', "SELECT subscribe_topn('SELECT id FROM items', 'vain')",
+	  'ALTER TABLE items DROP CONSTRAINT items_pkey, SET UNLOGGED', 'COMMIT';
+	wait_for_state vain => 'error';
+	run 'ALTER TABLE items SET LOGGED';
+	wait_for_state vain => 'live';
+	holds_nothing('vain');
+};
+
 scenario 'identity', 'rows are held while changes do not tell all' => sub {
 	full_table();
 	subscribe_set set => $set;
