@@ -4,7 +4,8 @@
 # Blocks that start with ```sql run in order, in one session of psql for each
 # document.  A block ```text right after one is what psql prints then; white
 # space does not count, nor do lines and numbers of rows, and … stands for anything.
-# doc/reference.md has all functions, views and settings that there are.
+# doc/reference.md has all functions, views and settings that there are.  Links
+# among documents lead somewhere.
 # Invisible comments before a block say
 #
 #   <!-- setup: CREATE TABLE ... -->    what is needed and not shown
@@ -154,6 +155,46 @@ for my $document (@documents)
 }
 cmp_ok($blocks, '>=', 25, 'blocks were found');
 cmp_ok($compared, '>=', 8, 'some of them with what they print');
+
+# ---- links ----
+
+# As anchors are made of headings: of `topn_watch`, topn_watch.
+sub anchors_of
+{
+	my ($path) = @_;
+	my %anchors;
+
+	for (read_lines($path))
+	{
+		/^#+ (.*?)\s*$/ or next;
+		my $anchor = lc $1;
+		$anchor =~ s/[^\w\- ]//g;
+		$anchor =~ tr/ /-/;
+		$anchors{$anchor} = 1;
+	}
+	return %anchors;
+}
+
+my $links = 0;
+for my $document (@documents)
+{
+	my ($folder, $name) = $document =~ m{^(.*)/([^/]+)$};
+	my $text = join '', read_lines($document);
+
+	while ($text =~ /\]\(([^)#:\s]*)(?:#([^)\s]*))?\)/g)
+	{
+		my ($file, $anchor) = ($1, $2);
+		my $path = $file eq '' ? $document : "$folder/$file";
+
+		# others are not here
+		next if $path !~ /\.(?:md|svg)$/ || $path =~ m{/CONTRIBUTING\.md$};
+		my %anchors = -e $path ? anchors_of($path) : ();
+		$links++;
+		ok(-e $path && (!defined $anchor || $anchors{$anchor}),
+			"$name: $file" . (defined $anchor ? "#$anchor" : ''));
+	}
+}
+cmp_ok($links, '>=', 20, 'links were found');
 
 # ---- the reference ----
 
