@@ -123,9 +123,10 @@ def window_buffer(rows):
         if case in PUBLISHED:
             lines.append([case, 'published'] + [
                 count(n) for n in PUBLISHED[case]])
-        lines += [line(case, 'event-reduce-js', 'event-reduce-js'),
-                  line(case, 'window buffer', 'window buffer, model'),
-                  line(case, 'live_topn', 'live_topn')]
+        lines += [line(case, what, title) for what, title in (
+            ('event-reduce-js', 'event-reduce-js'),
+            ('window buffer', 'window buffer, model'),
+            ('live_topn', 'live_topn')) if pick(rows, case=case, what=what)]
     yield 'window_buffer counts', table(
         ['query', 'full queries or refills', *sizes], lines)
 
