@@ -108,12 +108,9 @@ def row_sizes(psql):
             VACUUM ANALYZE item;''')
         for limit in 1000, 10000:
             subscribe(psql, limit)
-            # what a row is without the header of a composite value
-            own = float(psql.value(
-                'SELECT avg(pg_column_size(item.*)) - 24 FROM item;'))
-            held, size = psql.run(
-                'SELECT held_rows, bytes FROM topn_stats;')[0]
-            yield [note, limit, own, float(size) / float(held)]
+            held, size, own = map(float, psql.run(
+                'SELECT held_rows, bytes, row_bytes FROM topn_stats;')[0])
+            yield [note, limit, own / held, size / held]
             unsubscribe(psql)
 
 
