@@ -547,7 +547,7 @@ live_topn_move(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("subscription \"%s\" is of groups and cannot be moved",
 						row->name),
-				 errhint("Make another subscription.")));
+				 errhint("Subscribe to the query with another condition on its rank.")));
 	setup_check();
 
 	for (int arg = 1; arg <= 2; arg++)

@@ -11,6 +11,7 @@ use Test::More;
 
 use LiveTopn::Scenario;
 use LiveTopn::Server;
+use LiveTopn::Stream;
 
 use_server(LiveTopn::Server->start('groups'));
 
@@ -147,6 +148,117 @@ scenario 'groups', 'what belongs to all groups cannot be moved' => sub {
 	bids('DEFAULT');
 	session->subscribe('s', $numbered, limit => 2);
 	refused '0A000', q{SELECT topn_move('s', 1, 1)}, 'topn_move is refused';
+};
+
+for my $identity (qw(DEFAULT FULL))
+{
+	scenario 'groups', "identity $identity: what was before is told" => sub {
+		bids($identity);
+		session->subscribe('s', $numbered, limit => 2, old => 1);
+		run q(UPDATE bid SET thing = 't1' WHERE id = 40);
+		session->sync;
+		is_deeply(
+			[
+				map { $_->{json} =~ /("op":.*)\}$/ }
+				  map { @{ $_->{deltas} } }
+				  session->client('s')->take_batches
+			],
+			[
+				'"op":"leave","pos":1,"group":{"thing":"t0"},"key":{"id":40},'
+				  . '"old":{"id":40,"price":40,"n":1}',
+				'"op":"enter","pos":2,"group":{"thing":"t0"},"key":{"id":32},'
+				  . '"row":{"id":32,"price":32,"n":2}',
+				'"op":"update","pos":1,"group":{"thing":"t0"},"key":{"id":36},'
+				  . '"set":{"n":1},"old":{"n":2}',
+				'"op":"leave","pos":2,"group":{"thing":"t1"},"key":{"id":33},'
+				  . '"old":{"id":33,"price":33,"n":2}',
+				'"op":"enter","pos":1,"group":{"thing":"t1"},"key":{"id":40},'
+				  . '"row":{"id":40,"price":40,"n":1}',
+				'"op":"update","pos":2,"group":{"thing":"t1"},"key":{"id":37},'
+				  . '"set":{"n":2},"old":{"n":1}'
+			],
+			'ranks too');
+		equals_query 's';
+	};
+
+	scenario 'groups', "identity $identity: a throttle" => sub {
+		bids($identity);
+		session->subscribe('s', $numbered, limit => 2, throttle => '1 hour');
+		run q(UPDATE bid SET price = 50 WHERE id = 40);
+		is_deeply([ deltas() ], ['t0: update 40 at 1 {"price":50}'],
+			'the first batch is not held back');
+		run q(INSERT INTO bid VALUES (41, 'new', 1)),
+		  q(DELETE FROM bid WHERE thing = 'new'),
+		  q(UPDATE bid SET thing = 't1' WHERE id = 40),
+		  q(UPDATE bid SET thing = 't0', price = 51 WHERE id = 40),
+		  q(INSERT INTO bid VALUES (42, 'newer', 1)),
+		  q(DELETE FROM bid WHERE thing IS NULL);
+		is_deeply([ deltas() ], [], 'others are');
+		server->restart_worker('postgres');
+		session->snapshot('s');
+		is_deeply(
+			[ deltas() ],
+			[
+				'newer: enter 42 at 1',
+				't0: update 40 at 1 {"price":51}',
+				'null: leave 35 at 2',
+				'null: leave 39 at 1'
+			],
+			'one batch with what is different in the end');
+		equals_query 's';
+	};
+
+	scenario 'groups', "identity $identity: DDL" => sub {
+		bids($identity);
+		session->subscribe('s', $numbered, limit => 2);
+		my $ops = sub {
+			equals_query 's';
+			return join ' ',
+			  map { exists $_->{error} ? 'error' : $_->{deltas}[0]{op} }
+			  session->client('s')->take_batches;
+		};
+
+		run 'ALTER TABLE bid ADD more int DEFAULT 3',
+		  'CREATE INDEX ON bid (thing, price DESC, id)', 'VACUUM FULL bid';
+		is($ops->(), '', 'what does not concern it publishes nothing');
+		run q(ALTER TABLE bid ALTER thing TYPE varchar);
+		is($ops->(), 'reset', 'another type of the key is a reset');
+		run q(DELETE FROM bid WHERE id = 40);
+		is($ops->(), 'leave', 'and then it goes on');
+		run q(ALTER TABLE bid ALTER price TYPE int USING -price);
+		like($ops->(), qr/^\w+$/, 'other values are one batch');
+		run 'ALTER TABLE bid REPLICA IDENTITY '
+		  . ($identity eq 'FULL' ? 'DEFAULT' : 'FULL'),
+		  q(DELETE FROM bid WHERE id = 1),
+		  q(UPDATE bid SET thing = 'moved' WHERE id = 2);
+		unlike($ops->(), qr/reset|error/, 'the other identity goes on');
+		run 'ALTER TABLE bid RENAME thing TO item';
+		wait_for_state s => 'error';
+		run 'ALTER TABLE bid RENAME item TO thing';
+		wait_for_state s => 'live';
+		is($ops->(), 'error reset', 'without its key it is in error');
+		run 'TRUNCATE bid', q{INSERT INTO bid VALUES (1, 'a', 1)};
+		is($ops->(), 'leave enter', 'all groups are left at once');
+	};
+}
+
+scenario 'groups', 'a stream has what is notified' => sub {
+	bids('DEFAULT');
+	LiveTopn::Stream::create_slot(server, 'groups');
+	session->subscribe('s', $numbered, limit => 2, deliver => 'both');
+	my $stream =
+	  LiveTopn::Stream->start(server, 'groups', subscriptions => 's');
+
+	run q(UPDATE bid SET thing = 't1' WHERE id = 40),
+	  q(INSERT INTO bid VALUES (41, 'new', 1)),
+	  q(DELETE FROM bid WHERE thing IS NULL), 'TRUNCATE bid';
+	session->sync;
+	my @batches = session->client('s')->batches;
+	my @lines = $stream->wait_for(sub { @_ >= @batches }, 'all batches');
+	is_deeply(\@lines, [ map { $_->{json} } @batches ],
+		'line by line');
+	$stream->stop;
+	equals_query 's';
 };
 
 done_testing();
