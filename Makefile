@@ -7,6 +7,7 @@ OBJS = \
 	src/setup.o \
 	src/request.o \
 	src/catalog.o \
+	src/intern.o \
 	src/subscription.o \
 	src/read.o \
 	src/monitor.o \

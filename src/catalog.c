@@ -10,6 +10,7 @@
 #include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "catalog.h"
+#include "intern.h"
 #include "commands/extension.h"
 #include "query.h"
 #include "utils/array.h"
@@ -97,22 +98,32 @@ catalog_row(HeapTuple tuple, TupleDesc desc)
 }
 
 SubscriptionRow *
-catalog_copy_row(const SubscriptionRow *row)
+catalog_keep_row(const SubscriptionRow *row)
 {
 	SubscriptionRow *copy = palloc(sizeof(SubscriptionRow));
 
 	*copy = *row;
 	copy->name = pstrdup(row->name);
-	copy->query = pstrdup(row->query);
-	copy->deliver = pstrdup(row->deliver);
-	copy->ranks = pstrdup(row->ranks);
+	copy->query = intern(row->query);
+	copy->deliver = intern(row->deliver);
+	copy->ranks = intern(row->ranks);
 	copy->args = palloc(sizeof(char *) * Max(row->nargs, 1));
 	for (int i = 0; i < row->nargs; i++)
 		copy->args[i] = row->args[i] ? pstrdup(row->args[i]) : NULL;
 	copy->settings = palloc(sizeof(char *) * Max(row->nsettings, 1));
 	for (int i = 0; i < row->nsettings; i++)
-		copy->settings[i] = pstrdup(row->settings[i]);
+		copy->settings[i] = intern(row->settings[i]);
 	return copy;
+}
+
+void
+catalog_release_row(SubscriptionRow *row)
+{
+	intern_release(row->query);
+	intern_release(row->deliver);
+	intern_release(row->ranks);
+	for (int i = 0; i < row->nsettings; i++)
+		intern_release(row->settings[i]);
 }
 
 bool

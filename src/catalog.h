@@ -64,8 +64,12 @@ extern int64 interval_ms(const Interval *interval);
 /* A row of the table, copied into CurrentMemoryContext. */
 extern SubscriptionRow *catalog_row(HeapTuple tuple, TupleDesc desc);
 
-/* Likewise. */
-extern SubscriptionRow *catalog_copy_row(const SubscriptionRow *row);
+/*
+ * The same of a row, sharing what many have in common, which must be given
+ * back before that memory is.
+ */
+extern SubscriptionRow *catalog_keep_row(const SubscriptionRow *row);
+extern void catalog_release_row(SubscriptionRow *row);
 
 /* Do two rows of the table differ in nothing but offset and limit? */
 extern bool catalog_is_move(HeapTuple old, HeapTuple new, TupleDesc desc);

@@ -21,11 +21,12 @@
 #include "postgres.h"
 
 #include "feed_private.h"
+#include "intern.h"
 #include "route.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#define FEED_BLOCK_SIZE			(3 * 1024)	/* usually all that it takes */
+#define FEED_BLOCK_SIZE			(2 * 1024)	/* usually all that it takes */
 #define MAX_BACKOFF_MS		60000
 #define MAX_GROUP_CUSHION	10
 
@@ -59,6 +60,7 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 	ctl.keysize = sizeof(int64);
 	ctl.entrysize = sizeof(FeedEntry);
 	ctl.hcxt = feed_context;
+	intern_startup(feed_context);
 	feed_turn_startup();
 	feed_watch_startup(feed_context);
 	feed_lease_startup();
@@ -129,7 +131,7 @@ feed_create(const SubscriptionRow *row, bool found)
 
 	feed->id = row->id;
 	feed->context = context;
-	feed->row = catalog_copy_row(row);
+	feed->row = catalog_keep_row(row);
 	MemoryContextSetIdentifier(context, feed->row->name);
 	set_page(feed, row->offset, row->limit);
 	feed->published = -1;
@@ -332,6 +334,7 @@ free_feed(Feed *feed)
 {
 	feed_forget_query(feed);
 	history_free(feed->history);
+	catalog_release_row(feed->row);
 	MemoryContextDelete(feed->context);
 }
 

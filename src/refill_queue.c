@@ -18,6 +18,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#define JOB_BLOCK_SIZE	2048	/* usually all that it takes */
 #define MAX_BATCH		256
 #define BATCH_MS		10		/* a batch that took less may grow ... */
 #define LONG_BATCH_MS	50		/* ... and one that took more has to shrink */
@@ -121,8 +122,12 @@ refill_queue_add(RefillQueue *queue, Oid oid, int64 id, RefillKind kind,
 				 bool urgent)
 {
 	MemoryContext caller = MemoryContextSwitchTo(queue->context);
-	RefillJob  *job = palloc0(sizeof(RefillJob));
 	OwnerQueue *owner = find_owner(queue, oid);
+	MemoryContext context = AllocSetContextCreate(queue->context,
+												  "live_topn refill job",
+												  0, JOB_BLOCK_SIZE,
+												  ALLOCSET_DEFAULT_MAXSIZE);
+	RefillJob  *job = MemoryContextAllocZero(context, sizeof(RefillJob));
 	TicketEntry *entry;
 
 	job->ticket = ++queue->last_ticket;
@@ -130,6 +135,8 @@ refill_queue_add(RefillQueue *queue, Oid oid, int64 id, RefillKind kind,
 	job->kind = kind;
 	job->urgent = urgent;
 	job->owner = owner;
+	job->context = context;
+	MemoryContextSwitchTo(context);
 	initStringInfo(&job->message);
 	entry = hash_search(queue->tickets, &job->ticket, HASH_ENTER, NULL);
 	entry->job = job;
@@ -145,8 +152,7 @@ free_job(RefillQueue *queue, RefillJob *job)
 	if (job->ticket != 0)
 		hash_search(queue->tickets, &job->ticket, HASH_REMOVE, NULL);
 	drop_owner_if_unused(job->owner);
-	pfree(job->message.data);
-	pfree(job);
+	MemoryContextDelete(job->context);
 }
 
 void

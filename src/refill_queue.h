@@ -19,6 +19,7 @@ typedef enum RefillKind
 
 typedef struct RefillJob
 {
+	MemoryContext context;		/* holds all of this */
 	dlist_node	node;			/* if it is queued */
 	uint64		ticket;			/* 0: nobody waits for it any more */
 	int64		id;				/* of the subscription */

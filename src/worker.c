@@ -208,17 +208,20 @@ start(MemoryContext context, const char *slot_name)
 	MemoryContext scratch;
 	char		activity[NAMEDATALEN + 32];
 
+	scratch = AllocSetContextCreate(context, "live_topn subscriptions",
+									ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(scratch);
 	while (read_catalog(&relid, &view) == NIL)
 		if (retire(slot_name, false))
 			return false;
+	MemoryContextSwitchTo(context);
+	MemoryContextReset(scratch);
 
 	launcher_set_state(WORKER_CREATING_SLOT);
 	snprintf(activity, sizeof(activity), "opening replication slot \"%s\"",
 			 slot_name);
 	pgstat_report_activity(STATE_RUNNING, activity);
 	new_slot = decoder_open(slot_name, &apply_ops);
-	scratch = AllocSetContextCreate(context, "live_topn subscriptions",
-									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(scratch);
 	rows = read_catalog(&relid, &view);
 	MemoryContextSwitchTo(context);
