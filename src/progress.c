@@ -10,6 +10,7 @@
 #include "executor/instrument.h"
 #include "nodes/nodeFuncs.h"
 #include "progress.h"
+#include "storage/ipc.h"
 #include "utils/timeout.h"
 #include "utils/timestamp.h"
 
@@ -40,11 +41,19 @@ show(void)
 	pg_atomic_write_u64(shown, (uint64) rows_read());
 }
 
+/* before_shmem_exit: what the timer looks at is going to be freed. */
+static void
+stop_timer(int code, Datum arg)
+{
+	disable_timeout(show_timeout, false);
+}
+
 void
 progress_startup(pg_atomic_uint64 *where)
 {
 	shown = where;
 	show_timeout = RegisterTimeout(USER_TIMEOUT, show);
+	before_shmem_exit(stop_timer, (Datum) 0);
 }
 
 void

@@ -12,7 +12,7 @@
 #include "nodes/execnodes.h"
 #include "port/atomics.h"
 
-/* From now on the number can be seen there. */
+/* From now on the number can be seen there.  After InitPostgres. */
 extern void progress_startup(pg_atomic_uint64 *shown);
 
 /* Another task begins, or there is none: rows count from 0. */

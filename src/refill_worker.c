@@ -605,7 +605,6 @@ live_topn_refill_main(Datum main_arg)
 	toc = shm_toc_attach(REFILL_MAGIC, dsm_segment_address(segment));
 	in = shm_toc_lookup(toc, REFILL_KEY_IN, false);
 	out = shm_toc_lookup(toc, REFILL_KEY_OUT, false);
-	progress_startup(shm_toc_lookup(toc, REFILL_KEY_PROGRESS, false));
 	shm_mq_set_receiver(in, MyProc);
 	shm_mq_set_sender(out, MyProc);
 	in_handle = shm_mq_attach(in, segment, NULL);
@@ -613,6 +612,7 @@ live_topn_refill_main(Datum main_arg)
 
 	BackgroundWorkerInitializeConnectionByOid(dboid, InvalidOid, 0);
 	setup_process();
+	progress_startup(shm_toc_lookup(toc, REFILL_KEY_PROGRESS, false));
 
 	context = AllocSetContextCreate(TopMemoryContext, "live_topn request",
 									ALLOCSET_DEFAULT_SIZES);
