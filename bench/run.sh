@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 [ $# -gt 0 ] ||
-	set -- decode many pgbench_tps latency delivery groups clients fairness peers
+	set -- decode many pgbench_tps latency delivery groups sets clients fairness peers
 
 mkdir -p bench/results
 for benchmark; do
