@@ -31,6 +31,7 @@ OBJS = \
 	src/explain.o \
 	src/row.o \
 	src/window.o \
+	src/window_drop.o \
 	src/window_set.o \
 	src/rank.o \
 	src/delta.o \
@@ -54,6 +55,7 @@ OBJS = \
 	src/feed_bound.o \
 	src/feed_restart.o \
 	src/feed_set.o \
+	src/feed_drop.o \
 	src/feed_slice.o \
 	src/holders.o \
 	src/pool.o \

@@ -74,6 +74,8 @@ CREATE FUNCTION live_topn.stats(
 	OUT skipped_rows_held bigint,
 	OUT row_bytes bigint,
 	OUT groups bigint,
+	OUT groups_dropped bigint,
+	OUT groups_loaded bigint,
 	OUT work_ms double precision,
 	OUT restart_lsn pg_lsn,
 	OUT refill_pid integer,
@@ -232,7 +234,7 @@ SELECT s.name, w.held_rows, w.result_rows, w.cushion, w.bytes, w.changes,
 	w.batches, w.deltas, w.refills, w.refilled_rows, w.refill_ms, w.coalesced,
 	w.resets, w.last_seq, w.last_lsn, w.rows_before, w.skipped_rows_held,
 	w.groups, w.work_ms, w.restart_lsn, w.refill_pid, w.refill_start,
-	w.refill_read, w.row_bytes
+	w.refill_read, w.row_bytes, w.groups_dropped, w.groups_loaded
 FROM live_topn.subscription s
 	LEFT JOIN live_topn.stats() w ON w.id = s.id
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');

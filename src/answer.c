@@ -171,6 +171,8 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_SKIPPED_ROWS] = windows ? feed_skipped_rows(feed) : 0,
 		[STAT_ROW_BYTES] = windows ? windows->own_bytes : 0,
 		[STAT_GROUPS] = windows ? window_set_count(windows) : 0,
+		[STAT_GROUPS_DROPPED] = windows ? windows->ndropped : 0,
+		[STAT_GROUPS_LOADED] = windows ? windows->loaded : 0,
 		[STAT_WORK_TIME] = feed->work_time,
 		[STAT_RESTART_LSN] = feed_restart_lsn(feed),
 		[STAT_REFILL_PID] = refill.pid,

@@ -45,6 +45,8 @@ typedef enum SubscriptionStat
 	STAT_SKIPPED_ROWS,			/* held, before the page */
 	STAT_ROW_BYTES,				/* of the rows held, as in a table */
 	STAT_GROUPS,				/* of which rows are held */
+	STAT_GROUPS_DROPPED,		/* that have rows, and none held */
+	STAT_GROUPS_LOADED,			/* again after they were */
 	STAT_WORK_TIME,				/* nanoseconds */
 	STAT_RESTART_LSN,			/* WAL from there on is needed */
 	STAT_REFILL_PID,			/* of the worker that reads now, 0 if none */

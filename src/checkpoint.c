@@ -35,7 +35,7 @@
 #include "utils/pg_locale.h"
 
 #define CHECKPOINT_MAGIC		0x6c74706e
-#define CHECKPOINT_VERSION		4
+#define CHECKPOINT_VERSION		5
 #define HEADER_SIZE				512
 
 int			checkpoint_interval_ms = 60000;
@@ -159,13 +159,26 @@ put_window(FileWriter *writer, const Window *window, WindowEnd end)
 	put_rows(writer, work ? work->added : NULL, nadded);
 }
 
+static void
+put_dropped(FileWriter *writer, const WindowSet *set)
+{
+	uint32	   *hashes = window_set_list_dropped(set);
+
+	writer_put_int(writer, set->ndropped);
+	for (uint64 i = 0; i < set->ndropped; i++)
+		writer_put_int(writer, hashes[i]);
+	writer_put_int(writer, set->dropped_rows);
+	pfree(hashes);
+}
+
 /*
  *	int64 id, seq, last_lsn, lease_end
  *	int64 lsn, 0 if there are no windows; then that is all
  *	query as text
  *	int64 offset, limit
  *	int64 1, rows before and low, if they are counted; or 0
- *	int64 others; number of windows, each
+ *	int64 others; number of dropped groups, each; rows of their results
+ *	number of windows, each
  *	int64 reset, recheck, number of unseen xids, each
  *	int64 covered, from, commit: xid, start, lsn, time
  */
@@ -199,6 +212,7 @@ put_feed(FileWriter *writer, const Feed *feed)
 			writer_put_tuple(writer, RowTuple(feed->windows->only->low));
 		}
 		writer_put_int(writer, feed->windows->others);
+		put_dropped(writer, feed->windows);
 		writer_put_int(writer, window_set_count(feed->windows));
 		while ((window = window_set_next(feed->windows, &position)) != NULL)
 			put_window(writer, window, feed_can_pass(feed) ?
@@ -372,6 +386,17 @@ get_window(FileReader *reader, SavedWindow *window)
 	window->added = get_rows(reader);
 }
 
+static void
+get_dropped(FileReader *reader, SavedFeed *saved)
+{
+	saved->ndropped = reader_get_count(reader, sizeof(int64));
+	saved->dropped = palloc_extended(sizeof(uint32) * Max(saved->ndropped, 1),
+									 MCXT_ALLOC_HUGE);
+	for (int64 i = 0; i < saved->ndropped; i++)
+		saved->dropped[i] = reader_get_int(reader);
+	saved->dropped_rows = reader_get_int(reader);
+}
+
 /* The next record, NULL if there is none that is intact. */
 static SavedFeed *
 get_feed(FileReader *reader)
@@ -397,6 +422,7 @@ get_feed(FileReader *reader)
 			saved->low = reader_get_tuple(reader);
 		}
 		saved->others = reader_get_int(reader);
+		get_dropped(reader, saved);
 		saved->nwindows = reader_get_count(reader, sizeof(int64));
 		saved->windows = palloc_extended(sizeof(SavedWindow) *
 										 Max(saved->nwindows, 1),

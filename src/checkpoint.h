@@ -47,6 +47,9 @@ typedef struct SavedFeed
 	XLogRecPtr	lsn;			/* windows have all before; 0: no windows */
 	char	   *query_text;		/* NULL: of no use */
 	WindowEnd	others;
+	int64		ndropped;		/* groups, ... */
+	uint32	   *dropped;		/* their hashes */
+	int64		dropped_rows;	/* of their results */
 	int64		offset;			/* as of then */
 	int64		limit;
 	int64		before;			/* low and this: if rows are counted */

@@ -450,26 +450,55 @@ change_passing(Evaluator *evaluator, WindowSet *set, const Change *change)
 	return known;
 }
 
+/*
+ * The old version of a row that is not held is of a group that is dropped, or
+ * of none.  False if that is not known.
+ */
+static bool
+evaluate_dropped(Evaluator *evaluator, WindowSet *set, const Change *change,
+				 TableView *view, Row **old)
+{
+	if (change->kind == CHANGE_INSERT || !window_set_is_partial(set))
+		return true;
+	return change_has_old(change) &&
+		evaluate_tuple(evaluator, set, change->table, view, change->old, NULL,
+					   old) != EVALUATE_MISSING;
+}
+
+static void
+remove_dropped(WindowSet *set, Row *old)
+{
+	if (window_set_get(set, old)->end != WINDOW_PASSING)
+		elog(ERROR, "a row that the window should hold is not in it");
+	window_set_remove(set, old);
+	row_unref(old);
+}
+
 /* evaluate_change for a change of a row, in memory that is reset later. */
 static bool
 change_row(Evaluator *evaluator, WindowSet *set, const Change *change)
 {
 	TableView  *view = table_view(change->table, evaluator->query->relid);
 	Row		   *held = find_held(evaluator, set, change, view);
-	Row		   *row;
-	EvaluateResult result;
+	Row		   *old = NULL;
+	Row		   *row = NULL;
+	EvaluateResult result = EVALUATE_OUTSIDE;
 
-	if (change->new == NULL)
+	if (held == NULL && !evaluate_dropped(evaluator, set, change, view, &old))
+		return false;
+	if (change->new)
+		result = evaluate_tuple(evaluator, set, change->table, view,
+								change_fill_new(change), held, &row);
+	if (old && row && row_equal(old, row))
 	{
-		if (held)
-			window_set_remove(set, held);
+		row_unref(old);			/* the group need not be read */
+		row_unref(row);
 		return true;
 	}
-
-	result = evaluate_tuple(evaluator, set, change->table, view,
-							change_fill_new(change), held, &row);
 	if (held)
 		window_set_remove(set, held);
+	if (old)
+		remove_dropped(set, old);
 	if (result == EVALUATE_ROW)
 		window_set_add(set, row);
 	return result != EVALUATE_MISSING;
@@ -480,6 +509,7 @@ evaluate_concerns(Evaluator *evaluator, WindowSet *set, const Change *change)
 {
 	TableView  *view = table_view(change->table, evaluator->query->relid);
 	bool		passing = window_set_is_passing(set);
+	bool		untold = passing || window_set_is_partial(set);
 	MemoryContext caller;
 	Row		   *held = NULL;
 	Row		   *row = NULL;
@@ -487,13 +517,13 @@ evaluate_concerns(Evaluator *evaluator, WindowSet *set, const Change *change)
 
 	if (change->kind == CHANGE_REWRITE || change->kind == CHANGE_TRUNCATE ||
 		(set->counted && change->kind != CHANGE_INSERT) ||
-		(passing && !change_has_old(change)))
+		(untold && !change_has_old(change)))
 		return true;
 	MemoryContextReset(evaluator->change_context);
 	caller = MemoryContextSwitchTo(evaluator->change_context);
 	if (!passing)
 		held = find_held(evaluator, set, change, view);
-	else if (change->kind != CHANGE_INSERT)
+	if (held == NULL && untold && change->kind != CHANGE_INSERT)
 		result = evaluate_tuple(evaluator, set, change->table, view,
 								change->old, NULL, &row);
 	if (held == NULL && row == NULL && change->new)

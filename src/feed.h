@@ -48,6 +48,7 @@ typedef struct FeedEvent
 
 extern int	feed_slice_offset;	/* live_topn.slice_offset */
 extern int	feed_result_memory_kb;	/* live_topn.result_memory */
+extern int	feed_group_memory_kb;	/* live_topn.group_memory */
 extern int	feed_evaluation_timeout_ms; /* live_topn.evaluation_timeout */
 
 typedef struct Feed

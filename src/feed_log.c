@@ -42,7 +42,7 @@ feed_window_is_short(const Feed *feed, const Window *window)
 	if (feed_begins_late(feed, window))
 		return true;
 	if (window->end == WINDOW_PASSING)
-		return feed->reset;
+		return feed->reset || feed_is_waiting(feed, window);
 	if (window->end != WINDOW_BOUNDED)
 		return window->end == WINDOW_NOTHING;
 	return rank_is_open(window, feed_last_rank(feed, window));
@@ -65,7 +65,8 @@ feed_is_short(const Feed *feed)
 
 	look_at_windows(feed);
 	return (!set->only && window_set_is_lost(set)) ||
-		!dlist_is_empty(&set->needy[NEED_RESULT]);
+		!dlist_is_empty(&set->needy[NEED_RESULT]) ||
+		(feed->reset && window_set_is_partial(set));
 }
 
 ResultPage
@@ -89,7 +90,7 @@ uint64
 feed_result_rows(const Feed *feed)
 {
 	uint64		position = 0;
-	uint64		rows = 0;
+	uint64		rows = feed->windows->dropped_rows;
 	Window	   *window;
 
 	while ((window = window_set_next(feed->windows, &position)) != NULL)
@@ -126,6 +127,7 @@ feed_settle_windows(Feed *feed)
 		window_settle(window);
 	}
 	look_at_windows(feed);
+	feed_drop_idle(feed);
 }
 
 /* A commit has been applied whose result is not published yet. */
@@ -387,11 +389,12 @@ forget_rows(Feed *feed)
 {
 	bool		anew = feed_starts_anew(feed);
 
+	/* from what clients have there is no way to what will be read */
+	if (anew || window_set_is_partial(feed->windows))
+		feed->reset = feed->announced;
 	window_set_clear(feed->windows, WINDOW_NOTHING);
 	if (anew)
 	{
-		/* from what clients have there is no way to what will be read */
-		feed->reset = feed->announced;
 		window_settle(feed->windows->only);
 		window_touch(feed->windows->only, NULL);
 	}
@@ -414,7 +417,8 @@ apply_change(Feed *feed, const Change *change)
 	Window	   *last;
 
 	feed->changes++;
-	if (change->kind == CHANGE_TRUNCATE && feed_starts_anew(feed))
+	if (change->kind == CHANGE_TRUNCATE &&
+		(feed_starts_anew(feed) || window_set_is_partial(feed->windows)))
 		feed_note_reset(feed, feed->announced);
 	if (!evaluator_accepts(feed->evaluator, change))
 		feed->lost = feed->recheck = true;

@@ -180,6 +180,8 @@ merge(Feed *feed)
 			}
 			else if (feed->reads[0].everything && !feed->loaded)
 				take_first(feed, read);
+			else if (window_set_is_partial(feed->windows))
+				feed_revive(feed, read, feed->reads[0].everything);
 			else if (feed->reads[0].backward)
 				window_set_prepend(feed->windows, read);
 			else

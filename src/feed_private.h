@@ -238,4 +238,27 @@ extern void feed_trim_ahead(Feed *feed, Window *window);
 /* Is the page so far from what is held that it is better read anew? */
 extern bool feed_page_is_far(const Feed *feed);
 
+/* ---- feed_drop.c ---- */
+
+/* Are groups that nobody has touched for long dropped when memory is short? */
+extern bool feed_can_drop(const Feed *feed);
+
+/* Drop some, if it is. */
+extern void feed_drop_idle(Feed *feed);
+
+/* Does the feed need all groups, and has not all of them? */
+extern bool feed_lacks_groups(const Feed *feed);
+
+/* Are they read together? */
+extern bool feed_reads_all_groups(const Feed *feed);
+
+/* Does a dropped group, which is PASSING, have to be read? */
+extern bool feed_is_waiting(const Feed *feed, const Window *window);
+
+/* How many of its rows. */
+extern uint64 feed_rows_to_revive(const Feed *feed, const Window *window);
+
+/* Hold the groups again that were read.  Frees what was read. */
+extern void feed_revive(Feed *feed, WindowSet *read, bool everything);
+
 #endif							/* LIVE_TOPN_FEED_PRIVATE_H */

@@ -100,7 +100,8 @@ note_read(Feed *feed, const Window *window)
 		return;
 	}
 	read->low = window->end == WINDOW_BOUNDED ? row_ref(window->high) : NULL;
-	read->limit = missing_rows(feed, window);
+	read->limit = window->end == WINDOW_PASSING ?
+		feed_rows_to_revive(feed, window) : missing_rows(feed, window);
 }
 
 /* Note the windows that need rows, the most urgent ones first. */
@@ -169,7 +170,8 @@ feed_request_rows(Feed *feed)
 	plan_cushion(feed, true);
 	feed->reads = MemoryContextAlloc(feed->context, sizeof(FeedRead) *
 									 (set->only ? 1 : MAX_READS));
-	if (window_set_is_lost(set) || window_set_is_passing(set))
+	if (window_set_is_lost(set) || window_set_is_passing(set) ||
+		feed_reads_all_groups(feed))
 		note_read_from_start(feed, feed_slice_skip(feed));
 	else
 	{
@@ -269,12 +271,15 @@ is_wanted(const Feed *feed, const FeedRead *read)
 
 	if (read->everything)
 		return window_set_is_lost(feed->windows) || feed_wants_rows(feed) ||
-			(window_set_is_passing(feed->windows) && feed->reset);
+			(window_set_is_passing(feed->windows) && feed->reset) ||
+			feed_reads_all_groups(feed);
 	if (read->backward)
 		return feed->windows->counted &&
 			feed->windows->only->low == read->low;
 	window = read->key ? window_set_find(feed->windows, read->key) :
 		feed->windows->only;
+	if (window && window->end == WINDOW_PASSING)
+		return read->low == NULL;
 	return window != NULL && window->end == WINDOW_BOUNDED &&
 		window->high == read->low;
 }
@@ -341,7 +346,7 @@ feed_window_need(const Feed *feed, const Window *window)
 	if (feed_window_is_short(feed, window))
 		return NEED_RESULT;
 	if (is_thin_behind(feed, window) || feed_is_thin_ahead(feed, window) ||
-		feed_wants_rows(feed))
+		(window->set->only && feed_wants_rows(feed)))
 		return NEED_CUSHION;
 	return NEED_NOTHING;
 }
@@ -353,6 +358,8 @@ feed_trim(Feed *feed, Window *window)
 	uint64		wanted;
 	const CushionBand *band = &feed->cushion.band;
 
+	if (window->end == WINDOW_PASSING)
+		return;
 	if (feed->nreads == 0 || !feed->reads[0].backward)
 		feed_trim_ahead(feed, window);
 	size = window_size(window);

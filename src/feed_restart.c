@@ -63,6 +63,8 @@ restore_range(Feed *feed, const SavedWindow *saved)
 	if (saved->end == WINDOW_BOUNDED)
 		high = row_from_tuple(feed->format, saved->high);
 	window_set_end(window, saved->end, high);
+	if (saved->end == WINDOW_PASSING && !feed->windows->only)
+		feed->windows->nwaiting++;
 	window->page = saved->page;
 	page = feed_page(feed, window);
 	if (feed_window_need(feed, window) != NEED_NOTHING ||
@@ -85,6 +87,8 @@ restore(Feed *feed, const void *arg)
 	for (int64 i = 0; i < saved->nwindows; i++)
 		if (saved->windows[i].end == WINDOW_PASSING)
 			feed_note_full(feed, true);
+	if (saved->ndropped > 0)
+		feed_note_full(feed, true);
 	if (saved->low)
 		window_set_begin(feed->windows,
 						 row_from_tuple(feed->format, saved->low),
@@ -99,6 +103,9 @@ restore(Feed *feed, const void *arg)
 	change_rows(feed, saved);
 	for (int64 i = 0; i < saved->nwindows; i++)
 		restore_range(feed, &saved->windows[i]);
+	for (int64 i = 0; i < saved->ndropped; i++)
+		window_set_add_dropped(feed->windows, saved->dropped[i]);
+	feed->windows->dropped_rows = saved->dropped_rows;
 	cushion_shift(&feed->cushion, feed->windows->nrows);
 
 	feed->loaded = true;

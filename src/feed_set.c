@@ -64,7 +64,8 @@ feed_note_reset(Feed *feed, bool reset)
 bool
 feed_wants_rows(const Feed *feed)
 {
-	return feed->windows && window_set_is_passing(feed->windows) &&
+	return feed->windows && (window_set_is_passing(feed->windows) ||
+							 window_set_is_partial(feed->windows)) &&
 		((feed->wanted && !feed->unwieldy) || !feed->full);
 }
 
@@ -103,14 +104,19 @@ feed_start_passing(Feed *feed)
 bool
 feed_hold(Feed *feed)
 {
-	if (!feed->wanted && window_set_is_passing(feed->windows))
+	WindowSet  *set = feed->windows;
+	bool		passing = window_set_is_passing(set);
+	bool		lacks_rows = passing || window_set_is_partial(set);
+
+	if (!feed->wanted && lacks_rows)
 	{
 		feed->wanted = true;
-		window_touch(feed->windows->only, NULL);
+		if (passing)
+			window_touch(set->only, NULL);
 		feed_activate(feed);
 		SetLatch(MyLatch);		/* for the next turn */
 	}
-	return !window_set_is_passing(feed->windows) || feed->unwieldy;
+	return !lacks_rows || feed->unwieldy;
 }
 
 static void

@@ -230,6 +230,7 @@ advance(Feed *feed, const void *arg)
 			feed->cursor = feed_position->commit.no;
 			feed->behind = !feed->query->inert;
 			feed_pass(feed);
+			feed_drop_idle(feed);
 		}
 	}
 }

@@ -120,6 +120,13 @@ define_settings(void)
 							1024 * 1024, 64, MAX_KILOBYTES,
 							PGC_SIGHUP, GUC_UNIT_KB,
 							NULL, NULL, NULL);
+	DefineCustomIntVariable("live_topn.group_memory",
+							"Sets how much memory the groups of one subscription may take.",
+							"Beyond that, groups that were not touched for long are dropped, and read again when they are; only for tables with a key and REPLICA IDENTITY FULL.",
+							&feed_group_memory_kb,
+							256 * 1024, 0, MAX_KILOBYTES,
+							PGC_SIGHUP, GUC_UNIT_KB,
+							NULL, NULL, NULL);
 	DefineCustomIntVariable("live_topn.cushion_memory",
 							"Sets how much memory a database worker spends on adaptive cushions.",
 							"When it is short, all of them shrink by the same factor.",

@@ -447,6 +447,7 @@ route_refresh(Feed *feed)
 		return;
 	note_counter(feed, feed->windows->counted);
 	note_passer(feed, window_set_is_passing(feed->windows) ||
+				window_set_is_partial(feed->windows) ||
 				(feed->route_key && feed->windows->holders == NULL));
 	if (feed->windows->only && !window_set_is_passing(feed->windows))
 	{

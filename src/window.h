@@ -46,6 +46,7 @@ typedef struct Window
 	ResultPage	page;			/* of the result that clients know */
 	WindowEnd	end;
 	uint16		place;			/* in the pool of the rows */
+	uint16		used;			/* by the set's clock; see window_drop.c */
 } Window;
 
 /* How urgently a window needs more rows. */
@@ -87,6 +88,7 @@ typedef struct WindowWork
 } WindowWork;
 
 struct groupmap_hash;
+struct dropped_hash;
 
 /*
  * The windows of all groups of a query, or its only window.  A group that is
@@ -110,6 +112,16 @@ typedef struct WindowSet
 	Size		own_bytes;		/* that they would take in a table */
 	Size		passed;			/* bytes of removed rows that a PASSING window
 								 * did not hold */
+
+	/* groups that have rows and no window, see window_drop.c */
+	struct dropped_hash *dropped;	/* NULL: none */
+	uint64		ndropped;
+	uint64		dropped_rows;	/* in their results */
+	uint64		nwaiting;		/* windows of such groups, PASSING */
+	uint64		loaded;			/* that are held again, in all */
+	uint16		clock;
+	uint64		uses;			/* of windows, since it ticked */
+
 	Holders    *holders;		/* told which rows are held; NULL: nobody */
 	uint32		holder;			/* by whom */
 	Window	   *last;			/* to which a row was added; or NULL */
@@ -285,5 +297,44 @@ extern void window_trim_front(Window *window, uint32 n);
  * Frees the window of a group that is known to be empty.
  */
 extern void window_settle(Window *window);
+
+/* ---- groups that are dropped, see window_drop.c ---- */
+
+/* Are there groups with rows that are not held? */
+static inline bool
+window_set_is_partial(const WindowSet *set)
+{
+	return set->ndropped > 0 || set->nwaiting > 0;
+}
+
+/* May a group that has no window have rows?  By the hash of its keys. */
+extern bool window_set_has_dropped(const WindowSet *set, uint32 hash);
+
+/* The hashes of all that do, palloc'd; one more; none. */
+extern uint32 *window_set_list_dropped(const WindowSet *set);
+extern void window_set_add_dropped(WindowSet *set, uint32 hash);
+extern void window_set_forget_dropped(WindowSet *set);
+extern Size window_set_dropped_bytes(const WindowSet *set);
+
+/* Hold a group no longer, whose window is at rest and has rows. */
+extern void window_drop(Window *window);
+
+/*
+ * Of the rows of a dropped group as they were read, and what has been added and
+ * removed since it was dropped: what its rows were then.  They go to a set of
+ * their own; returns their window.
+ */
+extern Window *window_rewind(WindowSet *before, Window *read,
+							 const Window *waiting);
+
+/* Hold the group again: these were its rows, and that its page. */
+extern void window_revive(Window *waiting, Window *before, ResultPage page);
+
+/* Take a window out of a set that was read. */
+extern void window_discard(Window *window);
+
+/* window_revive of a group that nothing has happened to. */
+extern void window_set_load_dropped(WindowSet *set, Window *read,
+									ResultPage page);
 
 #endif							/* LIVE_TOPN_WINDOW_H */

@@ -19,4 +19,17 @@ extern Row *window_delete(Window *window, const Row *row);
 /* A row of the window that compares equal, or NULL. */
 extern Row *window_find_equal(const Window *window, const Row *row);
 
+/*
+ * Take out a row that compares equal: it is held no longer.  Its reference
+ * becomes the caller's.
+ */
+extern Row *window_take_out(Window *window, const Row *row);
+
+/* The hash of the window's partition keys. */
+extern uint32 window_hash_group(const Window *window);
+
+/* Take a window out of its set; and free it, which holds no rows. */
+extern void window_unlink(Window *window);
+extern void window_free(Window *window);
+
 #endif							/* LIVE_TOPN_WINDOW_PRIVATE_H */

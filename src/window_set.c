@@ -13,6 +13,7 @@
 #include "window_private.h"
 
 #define MANY_ROWS	1000		/* so many are freed at once */
+#define USES_PER_TICK	16		/* part of the windows that are touched meanwhile */
 
 /* ---- windows by group ---- */
 
@@ -61,6 +62,18 @@ groupmap_equal(const WindowSet *set, const Window *a, const Window *b)
 		return a == b;
 	return row_group_is(set->format, window_key(a ? a : b), set->probe_keys,
 						set->probe_nulls);
+}
+
+uint32
+window_hash_group(const Window *window)
+{
+	return groupmap_hash_window(window->set, window);
+}
+
+void
+window_unlink(Window *window)
+{
+	groupmap_delete(window->set->by_group, window);
 }
 
 Row *
@@ -147,9 +160,8 @@ end_idle_work(Window *window)
 		end_work(window);
 }
 
-/* The window holds no rows. */
-static void
-free_window(Window *window)
+void
+window_free(Window *window)
 {
 	Assert(window->root == NULL);
 	if (window->work)
@@ -174,7 +186,7 @@ window_set_free(WindowSet *set)
 		window_settle(dlist_head_element(WindowWork, touched_node,
 										 &set->touched)->window);
 	while ((window = window_set_next(set, &position)) != NULL)
-		free_window(window);
+		window_free(window);
 	if (set->by_key)
 		key_map_free(set->by_key);
 	if (set->by_group)
@@ -214,6 +226,7 @@ window_set_bytes(const WindowSet *set)
 	bytes *= pool_overhead(set->format->rows);
 	if (set->by_group)
 		bytes += set->by_group->size * sizeof(GroupEntry);
+	bytes += window_set_dropped_bytes(set);
 	if (set->by_key && set->nrows > 0)
 		bytes += key_map_bytes(set->by_key);
 	if (set->holders)
@@ -315,6 +328,21 @@ window_set_find(WindowSet *set, const Row *row)
 	return window_set_find_group(set, values, nulls);
 }
 
+/* What is known of a group that has no window. */
+static WindowEnd
+end_of_others(WindowSet *set, const Row *row)
+{
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+
+	if (set->ndropped == 0)
+		return set->others;
+	row_get_group(set->format, row, values, nulls);
+	return window_set_has_dropped(set, row_hash_group(set->format, values,
+													  nulls)) ?
+		WINDOW_PASSING : set->others;
+}
+
 Window *
 window_set_get(WindowSet *set, Row *row)
 {
@@ -323,7 +351,8 @@ window_set_get(WindowSet *set, Row *row)
 
 	if (window)
 		return window;
-	window = create_window(set, set->others);
+	window = create_window(set, end_of_others(set, row));
+	set->nwaiting += window->end == WINDOW_PASSING;
 	window_touch(window, row);
 	groupmap_insert(set->by_group, window, &found);
 	return window;
@@ -350,7 +379,8 @@ window_set_is_empty(const WindowSet *set)
 	if (set->only)
 		return set->only->end == WINDOW_COMPLETE && set->only->root == NULL &&
 			(set->only->low == NULL || (set->counted && set->before == 0));
-	return set->others == WINDOW_COMPLETE && set->by_group->members == 0;
+	return set->others == WINDOW_COMPLETE && set->by_group->members == 0 &&
+		set->ndropped == 0;
 }
 
 void
@@ -361,6 +391,8 @@ window_set_clear(WindowSet *set, WindowEnd end)
 
 	Assert(end != WINDOW_BOUNDED);
 	set->others = end;
+	set->nwaiting = 0;
+	window_set_forget_dropped(set);
 	if (set->counted)
 		window_set_begin(set, NULL, 0);
 	while ((window = window_set_next(set, &position)) != NULL)
@@ -527,9 +559,8 @@ window_set_add(WindowSet *set, Row *row)
 	remember(set->context, &work->added, &work->nadded, &work->maxadded, row);
 }
 
-/* Unlink a row that compares equal; its reference becomes the caller's. */
-static Row *
-take_out(Window *window, const Row *row)
+Row *
+window_take_out(Window *window, const Row *row)
 {
 	WindowSet  *set = window->set;
 	Row		   *held = window_delete(window, row);
@@ -556,7 +587,7 @@ window_set_remove(WindowSet *set, Row *row)
 		return;
 	}
 
-	row = take_out(window, row);
+	row = window_take_out(window, row);
 	if (row->fresh >= 0)
 	{
 		Row		   *last = work->added[--work->nadded];
@@ -665,6 +696,22 @@ window_set_find_equal(WindowSet *set, const Row *row)
 
 /* ---- work ---- */
 
+/* The clock of a set ticks so often that ages tell windows apart. */
+static void
+note_use(Window *window)
+{
+	WindowSet  *set = window->set;
+
+	if (set->by_group == NULL)
+		return;
+	window->used = set->clock;
+	if (++set->uses > set->by_group->members / USES_PER_TICK)
+	{
+		set->clock++;
+		set->uses = 0;
+	}
+}
+
 void
 window_touch(Window *window, Row *key)
 {
@@ -683,6 +730,7 @@ window_touch(Window *window, Row *key)
 	{
 		work->touched = true;
 		work->before_size = window_size(window);
+		note_use(window);
 		dlist_push_tail(&set->touched, &work->touched_node);
 	}
 	if (!work->changed)
@@ -737,20 +785,22 @@ window_settle(Window *window)
 	work->nremoved = work->nadded = 0;
 	if (window->end == WINDOW_PASSING)
 	{
-		if (window_size(window) > MANY_ROWS)
+		if (window == set->only && window_size(window) > MANY_ROWS)
 			free_old_rows(window);
 		while (window->root)
-			row_unref(take_out(window, window->root));
+			row_unref(window_take_out(window, window->root));
 	}
 	if (work->touched)
 		dlist_delete(&work->touched_node);
 	work->touched = false;
 
 	if (window != set->only && window->root == NULL &&
-		window->end == set->others && work->need == NEED_NOTHING)
+		(window->end == set->others || window->end == WINDOW_PASSING) &&
+		work->need == NEED_NOTHING)
 	{
-		groupmap_delete(set->by_group, window);
-		free_window(window);
+		set->nwaiting -= window->end == WINDOW_PASSING;
+		window_unlink(window);
+		window_free(window);
 	}
 	else
 		end_idle_work(window);

@@ -32,11 +32,17 @@ my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
 my $commits_left = $ENV{ORACLE_COMMITS} // 10_000;
 my $deadline = time() + ($ENV{ORACLE_SECONDS} // 90);
 
+# groups that are not touched: all are dropped, many, or none
+my $group_memory = ('0', '1kB', '256MB')[$seed % 3];
+
 use constant COMMITS_PER_ROUND => 60;
 
 # without autovacuum, whose commits would make rounds hard to repeat
 my $server =
-  LiveTopn::Server->start('oracle_a', conf => "autovacuum = off\nlive_topn.slice_offset = 2");
+  LiveTopn::Server->start('oracle_a',
+	conf => "autovacuum = off\n"
+	  . "live_topn.group_memory = $group_memory\n"
+	  . "live_topn.slice_offset = 2");
 my $writer = $server->connect;
 my $session = $server->session;
 my %total = (commits => 0, batches => 0, deltas => 0, aborts => 0);

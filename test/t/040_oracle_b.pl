@@ -42,6 +42,9 @@ my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
 my $commits_left = $ENV{ORACLE_COMMITS} // 10_000;
 my $deadline = time() + ($ENV{ORACLE_SECONDS} // 60);
 
+# groups that are not touched: all are dropped, many, or none
+my $group_memory = ('0', '1kB', '256MB')[$seed % 3];
+
 use constant WRITERS => 4;
 use constant TRANSACTIONS_PER_WRITER => 60;
 
@@ -52,6 +55,7 @@ my $server = LiveTopn::Server->start('oracle_b',
 autovacuum = off
 "
 	  . "live_topn.slice_offset = 2
+live_topn.group_memory = $group_memory
 ");
 my $dbh = $server->connect;
 my @trace;    # of the replay: commits, results, batches
