@@ -6,15 +6,18 @@ use warnings;
 use FindBin;
 use lib "$FindBin::Bin/../lib";
 
+use DBD::Pg qw(:async);
 use Test::More;
 
+use LiveTopn::RefillStops;
 use LiveTopn::Scenario;
 use LiveTopn::Server qw(poll_until);
 use LiveTopn::Session;
 
 use_server(
 	LiveTopn::Server->start('sets',
-		conf => "live_topn.checkpoint_interval = 1h\n"));
+		conf => "live_topn.checkpoint_interval = 1h\n"
+		  . "live_topn.debug_refill_stops = on\n"));
 
 my $set = q{SELECT id, score FROM items WHERE grp = 'a'};
 
@@ -116,6 +119,32 @@ scenario 'invisible', 'a snapshot has what it could not see' => sub {
 	saw set => ();
 	equals_query 'set';
 	holds_nothing('set');
+};
+
+scenario 'patience', 'changes do not wait for those who ask for all rows' =>
+  sub {
+	my $stops = LiveTopn::RefillStops->new(server);
+	my $other = server->connect;
+	my $ask = sub {
+		$stops->hold(LiveTopn::RefillStops::BEFORE_ANSWER);
+		$other->do(q{SELECT topn_snapshot('set')}, { pg_async => PG_ASYNC });
+		$stops->wait_for(LiveTopn::RefillStops::BEFORE_ANSWER);
+	};
+
+	full_table();
+	subscribe_set set => $set;
+	$ask->();
+	run 'UPDATE items SET score = 1 WHERE id = 1';
+	saw set => 'update 1';
+	$stops->release(LiveTopn::RefillStops::BEFORE_ANSWER);
+	is($other->pg_result, 1, 'they are answered');
+	$ask->();
+	$other->pg_cancel;
+	run 'UPDATE items SET score = 2 WHERE id = 1';
+	saw set => 'update 1';
+	$stops->release(LiveTopn::RefillStops::BEFORE_ANSWER);
+	holds(set => 0);
+	equals_query 'set';
 };
 
 scenario 'old values', 'they are in the change' => sub {
