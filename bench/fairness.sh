@@ -17,7 +17,7 @@
 # SUBSCRIPTIONS	  that are timed (20)
 # RATE			  commits a second that change them (1000)
 # OTHER_RATE	  commits a second that change the other tables (10)
-# ROWS			  of the large table (5000000)
+# ROWS			  of the large table (2000000)
 # DURATION		  seconds of each run (20)
 #
 set -eu
@@ -28,7 +28,7 @@ cd "$(dirname "$0")/.."
 SUBSCRIPTIONS=${SUBSCRIPTIONS:-20}
 RATE=${RATE:-1000}
 OTHER_RATE=${OTHER_RATE:-10}
-ROWS=${ROWS:-5000000}
+ROWS=${ROWS:-2000000}
 DURATION=${DURATION:-20}
 
 make -s -C bench latency >&2
