@@ -495,6 +495,21 @@ add_event(Feed *feed, FeedEventKind kind)
 	return event;
 }
 
+/*
+ * What is read from now on shows rows as they are after a commit that the feed
+ * has not come to, and that tells of no change: nothing leads back.
+ */
+bool
+feed_awaits_reload(const Feed *feed)
+{
+	ListCell   *lc;
+
+	foreach(lc, feed->events)
+		if (((FeedEvent *) lfirst(lc))->kind == FEED_RELOAD)
+			return true;
+	return false;
+}
+
 bool
 feed_resync(Feed *feed)
 {

@@ -150,6 +150,9 @@ extern void feed_settle(Feed *feed);
  */
 extern bool feed_step(Feed *feed);
 
+/* Is it of no use to ask for rows before some commit to come? */
+extern bool feed_awaits_reload(const Feed *feed);
+
 /* ---- feed_refill.c ---- */
 
 /* Ask for the rows beyond the window. */

@@ -381,6 +381,7 @@ feed_balance(Feed *feed)
 
 	plan_cushion(feed, false);
 	if (feed->ticket == 0 && feed->answer == NULL &&
+		!feed_awaits_reload(feed) &&
 		(feed_is_short(feed) || !dlist_is_empty(&set->needy[NEED_CUSHION])) &&
 		feed->retry_at <= GetCurrentTimestamp())
 		feed_request_rows(feed);

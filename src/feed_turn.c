@@ -171,6 +171,12 @@ may_ask(const Feed *feed)
 }
 
 static bool
+wants_rows_now(const Feed *feed)
+{
+	return feed_wants_rows(feed) && may_ask(feed) && !feed_awaits_reload(feed);
+}
+
+static bool
 can_advance(const Feed *feed)
 {
 	if (feed->replaying)
@@ -183,7 +189,7 @@ can_advance(const Feed *feed)
 		return true;
 	if (is_blocked(feed))
 		return may_ask(feed);
-	if (feed_wants_rows(feed) && may_ask(feed))
+	if (wants_rows_now(feed))
 		return true;
 	if (feed->behind && feed->cursor < feed_position->commit.no)
 		return true;
@@ -218,10 +224,12 @@ advance(Feed *feed, const void *arg)
 		{
 			if (feed->query == NULL || feed->recheck)
 				feed_request_check(feed);
+			else if (feed_awaits_reload(feed))
+				(void) feed_step(feed);
 			else
 				feed_request_rows(feed);
 		}
-		else if (feed_wants_rows(feed) && may_ask(feed))
+		else if (wants_rows_now(feed))
 			feed_request_rows(feed);
 		else if (feed->held && feed->due <= GetCurrentTimestamp())
 			feed_publish(feed);

@@ -33,6 +33,7 @@
 #include "storage/proc.h"
 #include "storage/shm_mq.h"
 #include "storage/shm_toc.h"
+#include "storage/sinval.h"
 #include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -66,6 +67,8 @@ typedef struct RefillBatch
 	bool		fresh;			/* catalog caches have been reset */
 	Oid			relid;			/* locked before the active snapshot, if valid */
 	XLogRecPtr	lsn;			/* WAL position read after that */
+	List	   *relids;			/* the relation and its partitions, then */
+	uint64		told;			/* messages of invalidation up to then */
 	bool		full;			/* old rows are whole in WAL */
 } RefillBatch;
 
@@ -184,10 +187,10 @@ debug_stop(int n)
 }
 
 /*
- * Lock the table and its partitions, then take the snapshot and the WAL
- * position.  A partition that was attached in between is not locked: again.
+ * Lock the table and its partitions, which are returned, then take the
+ * snapshot.  A partition that was attached in between is not locked: again.
  */
-static void
+static List *
 lock_and_take_snapshot(Oid relid)
 {
 	for (;;)
@@ -200,10 +203,10 @@ lock_and_take_snapshot(Oid relid)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		now = find_all_inheritors(relid, NoLock, NULL);
 		same = list_difference_oid(now, locked) == NIL;
-		list_free(locked);
 		list_free(now);
 		if (same)
-			return;
+			return locked;
+		list_free(locked);
 		PopActiveSnapshot();
 	}
 }
@@ -253,14 +256,37 @@ read_skipping(TopnQuery *query, const RefillRead *read, DestReceiver *dest)
 static void
 prepare_to_read(RefillBatch *batch, Oid relid)
 {
+	MemoryContext caller;
+
 	if (batch->relid == relid)
 		return;
 	if (OidIsValid(batch->relid))
 		PopActiveSnapshot();
-	lock_and_take_snapshot(relid);
+	caller = MemoryContextSwitchTo(TopTransactionContext);
+	batch->told = SharedInvalidMessageCounter;
+	batch->relids = lock_and_take_snapshot(relid);
+	MemoryContextSwitchTo(caller);
 	batch->relid = relid;
 	batch->full = has_old_rows(relid);
 	batch->lsn = request_insert_point();
+}
+
+/*
+ * A query goes by the catalogs as they are now, not as of its snapshot.  What
+ * was read with other ones is of no use, which shows when the database worker
+ * comes to the commit that changed them: let it go there first.
+ */
+static void
+wait_for_catalog_changes(RefillBatch *batch)
+{
+	List	   *now = find_all_inheritors(batch->relid, NoLock, NULL);
+
+	AcceptInvalidationMessages();
+	if (SharedInvalidMessageCounter != batch->told ||
+		list_difference_oid(now, batch->relids) != NIL)
+		batch->lsn = request_insert_point();
+	batch->told = SharedInvalidMessageCounter;
+	list_free(now);
 }
 
 /* Returns how many rows it has sent. */
@@ -379,7 +405,10 @@ run_task(RefillTask *task, RefillBatch *batch, shm_mq_handle *out)
 	debug_stop(2);
 	nrows = read_all(task, batch, query, &skipped, out);
 	if (task->nreads > 0)
+	{
+		wait_for_catalog_changes(batch);
 		debug_stop(3);
+	}
 
 	/* the database worker sees flushed WAL only: don't let it wait */
 	XLogFlush(batch->lsn);

@@ -241,6 +241,43 @@ scenario 'held refills', 'partitions change while rows are read' => sub {
 	server->set('live_topn.debug_refill_stops' => undef);
 };
 
+# What is read after such a commit must not be shown as of an earlier one.
+for my $identity ('DEFAULT', 'FULL')
+{
+	for my $gate (
+		LiveTopn::RefillStops::BEFORE_LOCK,
+		LiveTopn::RefillStops::BEFORE_QUERY)
+	{
+		scenario "held refill, $identity",
+		  'rows of a partition are not older than it' => sub {
+			my $stops = LiveTopn::RefillStops->new(server);
+
+			run 'CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)',
+			  'CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)',
+			  'CREATE TABLE p2 (id int PRIMARY KEY)',
+			  map({ "ALTER TABLE $_ REPLICA IDENTITY $identity" } qw(p p1 p2)),
+			  'INSERT INTO p SELECT generate_series(1, 9)',
+			  'INSERT INTO p2 VALUES (10), (11)';
+			subscribe s => 'SELECT id FROM p ORDER BY id LIMIT 3', cushion => 0;
+			server->set('live_topn.debug_refill_stops' => 'on');
+
+			# so that it is seen before it is decoded
+			writer->do('SET synchronous_commit = off');
+			$stops->hold($gate);
+			run 'DELETE FROM p WHERE id < 8';
+			$stops->wait_for($gate);
+			run 'ALTER TABLE p ATTACH PARTITION p2 FOR VALUES FROM (10) TO (20)';
+			$stops->release($gate);
+			session->sync;
+			like(join(' ', map { $_->{json} } session->client('s')->batches),
+				qr/^[^ ]*"from":[^ ]*"enter","pos":3,"key":\{"id":10\}[^ ]*$/,
+				'the batch is of when it was attached');
+			equals_query 's';
+			server->set('live_topn.debug_refill_stops' => undef);
+		};
+	}
+}
+
 scenario 'upkeep', 'it costs no reload, and neither does TRUNCATE' => sub {
 	partitioned_table('DEFAULT');
 	my $refills = 'SELECT sum(refills) FROM topn_stats';
