@@ -164,7 +164,9 @@ template_text(const Template *template, ParamListInfo params)
 	char	   *text;
 
 	MemoryContextSwitchTo(scratch);
-	text = query_to_text(template_query(template, params));
+	text = psprintf("%s%s%s", template->text_before,
+					nodeToString(template_query(template, params)->quals),
+					template->text_after);
 	text = MemoryContextStrdup(caller, text);
 	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
@@ -198,6 +200,33 @@ find_template(uint64 hash, const char *key)
 	return template;
 }
 
+/*
+ * The text of the query on both sides of its filter, which alone differs.  A
+ * mark is put in its place that occurs nowhere else.
+ */
+static void
+cut_text(Template *template)
+{
+	TopnQuery	query = *template->query;
+
+	for (int i = 0;; i++)
+	{
+		String	   *filter = makeString(psprintf("filter%d", i));
+		char	   *mark = nodeToString(filter);
+		char	   *text;
+		char	   *place;
+
+		query.quals = (List *) filter;
+		text = query_to_text(&query);
+		place = strstr(text, mark);
+		if (strstr(place + 1, mark))
+			continue;
+		template->text_before = pnstrdup(text, place - text);
+		template->text_after = pstrdup(place + strlen(mark));
+		return;
+	}
+}
+
 static Template *
 make_template(const TopnQuery *query, List *constants)
 {
@@ -215,6 +244,7 @@ make_template(const TopnQuery *query, List *constants)
 	/* text and back is a copy */
 	template->query = query_from_text(query_to_text(query));
 	template->constants = copyObject(constants);
+	cut_text(template);
 	template->format = row_format(template->query, template->rows);
 	template->evaluator = evaluator_create(template->query, template->format);
 	template->batch_format = batch_format(template->query,
