@@ -219,11 +219,15 @@ IS 'what a subscription to a query would maintain, the index that serves it, and
 -- Views show the subscriptions whose owner the current user can act as.
 
 CREATE VIEW @extschema@.topn_subscriptions WITH (security_barrier) AS
+WITH known AS MATERIALIZED (SELECT * FROM live_topn.stats()),
+	reason AS MATERIALIZED (SELECT * FROM known WHERE id IS NULL)
 SELECT s.name, s.owner, s.query, s.args, s.deliver, s.ranks, s.cushion,
-	s.lease, coalesce(w.state, 'loading') AS state, w.error, s.throttle,
+	s.lease, coalesce(w.state, reason.state, 'loading') AS state,
+	coalesce(w.error, reason.error) AS error, s.throttle,
 	s.old, s."offset", s."limit", w.lease_end, s.session IS NOT NULL AS session
 FROM live_topn.subscription s
-	LEFT JOIN live_topn.stats() w ON w.id IS NULL OR w.id = s.id
+	LEFT JOIN known w ON w.id = s.id
+	LEFT JOIN reason ON true
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');
 
 COMMENT ON VIEW @extschema@.topn_subscriptions

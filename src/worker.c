@@ -48,6 +48,7 @@
 #define CONFIRM_MS			5000	/* how often WAL is given back */
 #define FLUSH_POLL_MS		5		/* while an asynchronous commit is not
 									 * flushed */
+#define LOOK_AGAIN_MS		20		/* for a first subscription */
 #define SHUTDOWN_MS			2000	/* until windows are saved as they are */
 #define PUBLISH_RETRY_MS	1000	/* after publishing failed */
 
@@ -212,8 +213,17 @@ start(MemoryContext context, const char *slot_name)
 									ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(scratch);
 	while (read_catalog(&relid, &view) == NIL)
+	{
 		if (retire(slot_name, false))
 			return false;
+
+		/* whoever wants us may take a while to commit */
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOOK_AGAIN_MS, wait_event(WAIT_WORKER_MAIN));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
 	MemoryContextSwitchTo(context);
 	MemoryContextReset(scratch);
 
