@@ -73,7 +73,7 @@ sub wait_until_waiting
 		sub {
 			writer->selectrow_array(
 				"SELECT count(*) = ? FROM pg_stat_activity
-				 WHERE pid = ANY (?) AND wait_event = 'Extension'",
+				 WHERE pid = ANY (?) AND wait_event_type = 'Extension'",
 				undef, scalar @dbhs, [ map { $_->{pg_pid} } @dbhs ]);
 		},
 		'calls to wait');

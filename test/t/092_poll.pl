@@ -85,7 +85,7 @@ sub wait_until_waiting
 		sub {
 			writer->selectrow_array(
 				"SELECT count(*) = ? FROM pg_stat_activity
-				 WHERE pid = ANY (?) AND wait_event = 'Extension'",
+				 WHERE pid = ANY (?) AND wait_event_type = 'Extension'",
 				undef, scalar @polls, [ map { $_->{dbh}{pg_pid} } @polls ]);
 		},
 		'the polls to wait');
