@@ -50,18 +50,22 @@ OBJS = \
 	src/feed_turn.o \
 	src/feed_watch.o \
 	src/feed_log.o \
+	src/feed_publish.o \
 	src/feed_refill.o \
 	src/feed_merge.o \
 	src/feed_bound.o \
+	src/feed_check.o \
 	src/feed_restart.o \
 	src/feed_set.o \
 	src/feed_drop.o \
+	src/feed_share.o \
 	src/feed_slice.o \
 	src/holders.o \
 	src/pool.o \
 	src/predicate.o \
 	src/span.o \
 	src/feed_lease.o \
+	src/subscriber.o \
 	src/template.o \
 	src/route.o \
 	src/apply.o \

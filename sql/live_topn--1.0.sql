@@ -81,6 +81,7 @@ CREATE FUNCTION live_topn.stats(
 	OUT refill_pid integer,
 	OUT refill_start timestamptz,
 	OUT refill_read bigint,
+	OUT shared bigint,
 	OUT state text,
 	OUT error text)
 RETURNS SETOF record
@@ -238,7 +239,7 @@ SELECT s.name, w.held_rows, w.result_rows, w.cushion, w.bytes, w.changes,
 	w.batches, w.deltas, w.refills, w.refilled_rows, w.refill_ms, w.coalesced,
 	w.resets, w.last_seq, w.last_lsn, w.rows_before, w.skipped_rows_held,
 	w.groups, w.work_ms, w.restart_lsn, w.refill_pid, w.refill_start,
-	w.refill_read, w.row_bytes, w.groups_dropped, w.groups_loaded
+	w.refill_read, w.row_bytes, w.groups_dropped, w.groups_loaded, w.shared
 FROM live_topn.subscription s
 	LEFT JOIN live_topn.stats() w ON w.id = s.id
 WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');

@@ -21,15 +21,17 @@ static List *requests;			/* of Request, not answered yet */
 /* An answer with rows, while it is made. */
 typedef struct RowsAnswer
 {
+	const Subscriber *subscriber;
 	StringInfoData buffer;
 	int64		nrows;
 	bool		too_large;
 } RowsAnswer;
 
 static void
-append_page(RowsAnswer *answer, const Feed *feed, const Window *window)
+append_page(RowsAnswer *answer, const Window *window)
 {
-	ResultPage	page = feed_page(feed, window);
+	const Feed *feed = answer->subscriber->feed;
+	ResultPage	page = feed_page(answer->subscriber, window);
 	int64	   *ranks = NULL;
 
 	if (feed->query->ranks != NIL)
@@ -63,16 +65,16 @@ append_result(Feed *feed, const void *arg)
 	Window	  **windows = window_set_list(feed->windows);
 
 	for (uint64 i = 0; i < nwindows && !answer->too_large; i++)
-		append_page(answer, feed, windows[i]);
+		append_page(answer, windows[i]);
 	pfree(windows);
 }
 
 static void
-answer_error_of_feed(Request *request, Feed *feed)
+answer_error(Request *request, const Subscriber *subscriber)
 {
+	const Feed *feed = subscriber->feed;
 	char	   *message = psprintf("subscription \"%s\" is in error: %s",
-								   feed->row->name, feed->error);
-
+								   subscriber->row->name, feed->error);
 	char	   *hint = psprintf("%s%sIt goes on by itself when the cause is gone.",
 							feed->hint ? feed->hint : "",
 							feed->hint ? " " : "");
@@ -95,16 +97,17 @@ answer_too_large(Request *request)
 }
 
 static void
-answer_snapshot(Request *request, Feed *feed)
+answer_snapshot(Request *request, const Subscriber *subscriber)
 {
-	RowsAnswer	answer = {.nrows = 0};
+	Feed	   *feed = subscriber->feed;
+	RowsAnswer	answer = {.subscriber = subscriber};
 	StringInfo	buffer = &answer.buffer;
 	int			count_at;
 	uint64		count;
 	char	   *text = template_text(feed->template, feed->params);
 
 	initStringInfo(buffer);
-	pq_sendint64(buffer, feed->seq);
+	pq_sendint64(buffer, subscriber->seq);
 	pq_sendint64(buffer, apply_position()->lsn);
 	pq_sendint32(buffer, strlen(text));
 	pq_sendbytes(buffer, text, strlen(text));
@@ -119,7 +122,7 @@ answer_snapshot(Request *request, Feed *feed)
 	memcpy(buffer->data + count_at, &count, sizeof(count));
 
 	if (feed->error)
-		answer_error_of_feed(request, feed);
+		answer_error(request, subscriber);
 	else if (feed->unwieldy)
 		answer_too_large(request);
 	else if (answer.too_large)
@@ -132,43 +135,44 @@ answer_snapshot(Request *request, Feed *feed)
 }
 
 static void
-answer_poll(Request *request, Feed *feed)
+answer_poll(Request *request, const Subscriber *subscriber)
 {
 	StringInfoData answer;
 
 	initStringInfo(&answer);
-	if (!history_append_after(feed->history, request->args.after, feed->seq,
-							  &answer))
+	if (!history_append_after(subscriber->history, request->args.after,
+							  subscriber->seq, &answer))
 		pq_sendint32(&answer, -1);
 	request_answer(request, &answer);
 	pfree(answer.data);
 }
 
 static void
-append_stats(StringInfo answer, const Feed *feed)
+append_stats(StringInfo answer, Subscriber *subscriber)
 {
+	const Feed *feed = subscriber->feed;
 	const WindowSet *windows = feed->windows;
 	RefillProgress refill = feed_refill_progress(feed);
 	int64		stats[NUM_STATS] = {
-		[STAT_ID] = feed->id,
+		[STAT_ID] = subscriber->id,
 		[STAT_HELD_ROWS] = windows ? windows->nrows : 0,
 		[STAT_RESULT_ROWS] = windows == NULL ? 0 :
-		window_set_is_passing(windows) ? -1 : feed_result_rows(feed),
+		window_set_is_passing(windows) ? -1 : feed_result_rows(subscriber),
 		[STAT_CUSHION] = cushion_rows(&feed->cushion),
 		[STAT_BYTES] = windows ? window_set_bytes(windows) : 0,
 		[STAT_CHANGES] = feed->changes,
-		[STAT_BATCHES] = feed->batches,
-		[STAT_DELTAS] = feed->deltas,
+		[STAT_BATCHES] = subscriber->batches,
+		[STAT_DELTAS] = subscriber->deltas,
 		[STAT_REFILLS] = feed->refills,
 		[STAT_REFILLED_ROWS] = feed->refilled_rows,
 		[STAT_REFILL_TIME] = feed->refill_time,
-		[STAT_COALESCED] = feed->coalesced,
-		[STAT_RESETS] = feed->resets,
-		[STAT_SEQ] = feed->seq,
-		[STAT_LSN] = feed->last_lsn,
-		[STAT_LEASE_END] = feed->lease_end,
+		[STAT_COALESCED] = subscriber->coalesced,
+		[STAT_RESETS] = subscriber->resets,
+		[STAT_SEQ] = subscriber->seq,
+		[STAT_LSN] = subscriber->last_lsn,
+		[STAT_LEASE_END] = subscriber->lease_end,
 		[STAT_ROWS_BEFORE] = windows ? windows->before : 0,
-		[STAT_SKIPPED_ROWS] = windows ? feed_skipped_rows(feed) : 0,
+		[STAT_SKIPPED_ROWS] = windows ? feed_skipped_rows(subscriber) : 0,
 		[STAT_ROW_BYTES] = windows ? windows->own_bytes : 0,
 		[STAT_GROUPS] = windows ? window_set_count(windows) : 0,
 		[STAT_GROUPS_DROPPED] = windows ? windows->ndropped : 0,
@@ -178,6 +182,7 @@ append_stats(StringInfo answer, const Feed *feed)
 		[STAT_REFILL_PID] = refill.pid,
 		[STAT_REFILL_START] = refill.started_at,
 		[STAT_REFILL_READ] = refill.rows,
+		[STAT_SHARED] = feed->nsubscribers,
 	};
 
 	for (int i = 0; i < NUM_STATS; i++)
@@ -191,13 +196,13 @@ answer_stats(Request *request)
 {
 	HASH_SEQ_STATUS status;
 	StringInfoData answer;
-	Feed	   *feed;
+	Subscriber *subscriber;
 
 	initStringInfo(&answer);
-	pq_sendint32(&answer, feed_count());
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		append_stats(&answer, feed);
+	pq_sendint32(&answer, subscriber_count());
+	subscriber_scan(&status);
+	while ((subscriber = subscriber_scan_next(&status)) != NULL)
+		append_stats(&answer, subscriber);
 	request_answer(request, &answer);
 	pfree(answer.data);
 }
@@ -217,6 +222,7 @@ answer_sync(Request *request)
 static bool
 can_answer(Request *request)
 {
+	Subscriber *subscriber;
 	Feed	   *feed;
 
 	if (request->args.kind == REQUEST_STATS)
@@ -226,9 +232,10 @@ can_answer(Request *request)
 	if (request->args.kind == REQUEST_SYNC)
 		return feed_all_current();
 
-	feed = feed_find(request->args.id);
-	if (feed == NULL)
+	subscriber = subscriber_find(request->args.id);
+	if (subscriber == NULL)
 		return true;
+	feed = subscriber->feed;
 	if (!feed_is_current(feed))
 		return false;
 	if (feed->error)
@@ -243,25 +250,25 @@ can_answer(Request *request)
 		request->deadline =
 			TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 										request->args.wait_ms);
-	return feed->seq != request->args.after ||
+	return subscriber->seq != request->args.after ||
 		GetCurrentTimestamp() >= request->deadline;
 }
 
 /* Answer what concerns one subscription, or say why not. */
 static void
-answer_of_feed(Request *request)
+answer_of_subscriber(Request *request)
 {
-	Feed	   *feed = feed_find(request->args.id);
+	Subscriber *subscriber = subscriber_find(request->args.id);
 
-	if (feed == NULL)
+	if (subscriber == NULL)
 		request_answer_error(request, ERRCODE_UNDEFINED_OBJECT,
 							 "subscription does not exist", NULL);
-	else if (feed->error)
-		answer_error_of_feed(request, feed);
+	else if (subscriber->feed->error)
+		answer_error(request, subscriber);
 	else if (request->args.kind == REQUEST_SNAPSHOT)
-		answer_snapshot(request, feed);
+		answer_snapshot(request, subscriber);
 	else
-		answer_poll(request, feed);
+		answer_poll(request, subscriber);
 }
 
 static void
@@ -272,14 +279,14 @@ answer(Request *request)
 	else if (request->args.kind == REQUEST_STATS)
 		answer_stats(request);
 	else
-		answer_of_feed(request);
+		answer_of_subscriber(request);
 }
 
 /* Nobody waits for the rows of a subscription any longer? */
 static void
 release(int64 id)
 {
-	Feed	   *feed = feed_find(id);
+	Subscriber *subscriber = subscriber_find(id);
 	ListCell   *lc;
 
 	foreach(lc, requests)
@@ -289,8 +296,8 @@ release(int64 id)
 		if (args->kind == REQUEST_SNAPSHOT && args->id == id)
 			return;
 	}
-	if (feed)
-		feed_release(feed);
+	if (subscriber)
+		feed_release(subscriber->feed);
 }
 
 long

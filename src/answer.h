@@ -52,6 +52,7 @@ typedef enum SubscriptionStat
 	STAT_REFILL_PID,			/* of the worker that reads now, 0 if none */
 	STAT_REFILL_START,			/* TimestampTz, 0 if none */
 	STAT_REFILL_READ,			/* rows, so far */
+	STAT_SHARED,				/* subscriptions that show these rows */
 	NUM_STATS
 } SubscriptionStat;
 

@@ -177,15 +177,13 @@ apply_started(void)
 void
 apply_recheck_roles(void)
 {
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
+	dlist_iter	iter;
 
 	if (!roles_changed)
 		return;
 	roles_changed = false;
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		feed_recheck(feed, false);
+	dlist_foreach(iter, &feed_all)
+		feed_recheck(dlist_container(Feed, node, iter.cur), false);
 }
 
 bool
@@ -442,7 +440,7 @@ check_routing(Route *route, const Change *change)
 			continue;
 		if (evaluate_concerns(feed->evaluator, feed->windows, change))
 			elog(ERROR, "subscription \"%s\" was not told of a change",
-				 feed->row->name);
+				 feed_first(feed)->row->name);
 	}
 }
 
@@ -575,7 +573,8 @@ note_message(const char *prefix, const char *data, Size size)
 static void
 apply_catalog_change(const CatalogChange *change)
 {
-	Feed	   *feed = change->old ? feed_find(change->old->id) : NULL;
+	Subscriber *subscriber = change->old ?
+		subscriber_find(change->old->id) : NULL;
 	int64		seq = 0;
 	bool		announced = false;
 
@@ -585,22 +584,24 @@ apply_catalog_change(const CatalogChange *change)
 	{
 		HASH_SEQ_STATUS status;
 
-		feed_scan(&status);
-		while ((feed = feed_scan_next(&status)) != NULL)
-			feed_drop(feed);	/* which a scan allows for the current one */
+		subscriber_scan(&status);
+		while ((subscriber = subscriber_scan_next(&status)) != NULL)
+			subscriber_drop(subscriber);	/* which a scan allows for the
+											 * current one */
 	}
-	if (feed)
+	if (subscriber)
 	{
-		seq = feed->seq;
-		announced = feed->announced;
-		feed_drop(feed);
+		seq = subscriber->seq;
+		announced = subscriber->announced;
+		subscriber_drop(subscriber);
 	}
 	if (change->new)
 	{
-		feed = feed_create(change->new, false);
-		feed->seq = seq;
-		feed->announced = announced;
-		feed->reset = announced || is_requested(commit_resyncs, feed->id);
+		subscriber = subscriber_create(change->new, false);
+		subscriber->seq = seq;
+		subscriber->announced = announced;
+		subscriber->reset = announced ||
+			is_requested(commit_resyncs, subscriber->id);
 	}
 }
 
@@ -694,6 +695,7 @@ recheck_template(Template *template, const Invalidation *invalidation)
 	bool		table = invalidation_concerns_table(invalidation, query);
 	bool		labels = false;
 	dlist_iter	iter;
+	dlist_iter	subscribers;
 
 	/*
 	 * A label was renamed: values that clients know look otherwise now, and
@@ -714,7 +716,10 @@ recheck_template(Template *template, const Invalidation *invalidation)
 		feed_recheck(feed, table && template->partitioned &&
 					 partitions_changed(query->relid));
 		if (labels && query->enums)
-			note_request(&commit_resyncs, feed->id);
+			dlist_foreach(subscribers, &feed->subscribers)
+				note_request(&commit_resyncs,
+							 dlist_container(Subscriber, node,
+											 subscribers.cur)->id);
 	}
 }
 
@@ -773,18 +778,19 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 	foreach(lc, commit_catalog)
 	{
 		CatalogChange *change = lfirst(lc);
-		Feed	   *feed = change->move ? feed_find(change->new->id) : NULL;
+		Subscriber *subscriber = change->move ?
+			subscriber_find(change->new->id) : NULL;
 
-		if (feed && feed_move(feed, change->new->offset, change->new->limit,
-							  change->seen))
-			touch(feed);
+		if (subscriber && feed_move(subscriber, change->new->offset,
+									change->new->limit, change->seen))
+			touch(subscriber->feed);
 	}
 	foreach(lc, commit_resyncs)
 	{
-		Feed	   *feed = feed_find(*(int64 *) lfirst(lc));
+		Subscriber *subscriber = subscriber_find(*(int64 *) lfirst(lc));
 
-		if (feed && feed_resync(feed))
-			touch(feed);
+		if (subscriber && feed_resync(subscriber))
+			touch(subscriber->feed);
 	}
 	foreach(lc, commit_feeds)
 	{
@@ -801,10 +807,10 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 		apply_catalog_change(lfirst(lc));
 	foreach(lc, commit_renewals)
 	{
-		Feed	   *feed = feed_find(*(int64 *) lfirst(lc));
+		Subscriber *subscriber = subscriber_find(*(int64 *) lfirst(lc));
 
-		if (feed)
-			feed_renew(feed, time);
+		if (subscriber)
+			feed_renew(subscriber, time);
 	}
 	foreach(lc, commit_published)
 		feed_note_published(lfirst(lc));

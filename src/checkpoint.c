@@ -4,9 +4,9 @@
  *
  * A file per database, live_topn/<oid> in the data directory, that begins with
  * a header of one sector, which checkpoint_move writes again in place.  A
- * record for each subscription follows (put_feed).  What is not up to date is
- * found in WAL, from the slot's position on, so that each record may be as of
- * another time.
+ * record for each subscription follows (put_subscriber); of those that share
+ * a feed the first one has it.  What is not up to date is found in WAL, from
+ * the slot's position on, so that each feed may be as of another time.
  *
  * A first result is known to clients long before the next checkpoint, and
  * cannot be found again in WAL.  So its window is appended to the file before
@@ -46,7 +46,7 @@ typedef struct CheckpointHeader
 	uint32		version;
 	uint64		system_identifier;
 	XLogRecPtr	restart;
-	int64		nfeeds;
+	int64		nsubscribers;
 	Oid			dboid;
 	uint32		collations;		/* what collation_versions was */
 	pg_crc32c	crc;			/* of the fields above */
@@ -88,7 +88,7 @@ collation_versions(void)
 }
 
 static void
-fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nfeeds,
+fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nsubscribers,
 			uint32 collations)
 {
 	memset(header, 0, sizeof(CheckpointHeader));
@@ -96,7 +96,7 @@ fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nfeeds,
 	header->version = CHECKPOINT_VERSION;
 	header->system_identifier = GetSystemIdentifier();
 	header->restart = restart;
-	header->nfeeds = nfeeds;
+	header->nsubscribers = nsubscribers;
 	header->dboid = MyDatabaseId;
 	header->collations = collations;
 	INIT_CRC32C(header->crc);
@@ -109,7 +109,7 @@ header_is_valid(const CheckpointHeader *header)
 {
 	CheckpointHeader expected;
 
-	fill_header(&expected, header->restart, header->nfeeds,
+	fill_header(&expected, header->restart, header->nsubscribers,
 				header->collations);
 	return memcmp(header, &expected, sizeof(CheckpointHeader)) == 0;
 }
@@ -172,14 +172,12 @@ put_dropped(FileWriter *writer, const WindowSet *set)
 }
 
 /*
- *	int64 id, seq, last_lsn, lease_end
- *	int64 lsn, 0 if there are no windows; then that is all
+ *	int64 lsn
  *	query as text
- *	int64 offset, limit
  *	int64 1, rows before and low, if they are counted; or 0
  *	int64 others; number of dropped groups, each; rows of their results
  *	number of windows, each
- *	int64 reset, recheck, number of unseen xids, each
+ *	int64 recheck, number of unseen xids, each
  *	int64 covered, from, commit: xid, start, lsn, time
  */
 static void
@@ -190,59 +188,104 @@ put_feed(FileWriter *writer, const Feed *feed)
 	Window	   *window;
 	ListCell   *lc;
 
+	writer_put_int(writer, feed_exact_lsn(feed));
+	text = template_text(feed->template, feed->params);
+	writer_put_bytes(writer, text, strlen(text));
+	pfree(text);
+	writer_put_int(writer, feed->windows->counted);
+	if (feed->windows->counted)
+	{
+		writer_put_int(writer, feed->windows->before);
+		writer_put_tuple(writer, RowTuple(feed->windows->only->low));
+	}
+	writer_put_int(writer, feed->windows->others);
+	put_dropped(writer, feed->windows);
+	writer_put_int(writer, window_set_count(feed->windows));
+	while ((window = window_set_next(feed->windows, &position)) != NULL)
+		put_window(writer, window,
+				   feed_can_pass(feed) ? WINDOW_PASSING : window->end);
+	writer_put_int(writer, feed->recheck || feed_is_checking(feed));
+	writer_put_int(writer, list_length(feed->unseen));
+	foreach(lc, feed->unseen)
+		writer_put_int(writer, lfirst_oid(lc));
+	writer_put_int(writer, feed->covered);
+	writer_put_int(writer, feed->from);
+	writer_put_int(writer, feed->commit.xid);
+	writer_put_int(writer, feed->commit.start);
+	writer_put_int(writer, feed->commit.lsn);
+	writer_put_int(writer, feed->commit.time);
+}
+
+/* What follows of a feed in the record of a subscription. */
+typedef enum FeedRecord
+{
+	RECORD_NOTHING,				/* there are no windows */
+	RECORD_FEED,
+	RECORD_SAME_FEED			/* as that of the record before */
+} FeedRecord;
+
+/*
+ *	int64 id, seq, last_lsn, lease_end, offset, limit, page, reset
+ *	int64 kind, as FeedRecord; and that
+ */
+static void
+put_subscriber(FileWriter *writer, const Subscriber *subscriber, bool first)
+{
+	const Feed *feed = subscriber->feed;
+
 	writer_begin_record(writer);
-	writer_put_int(writer, feed->id);
-	writer_put_int(writer, feed->seq);
-	writer_put_int(writer, feed->last_lsn);
-	writer_put_int(writer, feed->lease_end);
+	writer_put_int(writer, subscriber->id);
+	writer_put_int(writer, subscriber->seq);
+	writer_put_int(writer, subscriber->last_lsn);
+	writer_put_int(writer, subscriber->lease_end);
+	writer_put_int(writer, subscriber->offset);
+	writer_put_int(writer, subscriber->limit);
+	writer_put_int(writer, subscriber->page.skip);
+	writer_put_int(writer, subscriber->page.end);
+	writer_put_int(writer, subscriber->reset);
 	if (!feed->loaded || feed->error || feed->forget)
-		writer_put_int(writer, 0);
+		writer_put_int(writer, RECORD_NOTHING);
+	else if (!first)
+		writer_put_int(writer, RECORD_SAME_FEED);
 	else
 	{
-		writer_put_int(writer, feed_exact_lsn(feed));
-		text = template_text(feed->template, feed->params);
-		writer_put_bytes(writer, text, strlen(text));
-		pfree(text);
-		writer_put_int(writer, feed->offset);
-		writer_put_int(writer, feed->limit);
-		writer_put_int(writer, feed->windows->counted);
-		if (feed->windows->counted)
-		{
-			writer_put_int(writer, feed->windows->before);
-			writer_put_tuple(writer, RowTuple(feed->windows->only->low));
-		}
-		writer_put_int(writer, feed->windows->others);
-		put_dropped(writer, feed->windows);
-		writer_put_int(writer, window_set_count(feed->windows));
-		while ((window = window_set_next(feed->windows, &position)) != NULL)
-			put_window(writer, window, feed_can_pass(feed) ?
-					   WINDOW_PASSING : window->end);
-		writer_put_int(writer, feed->reset);
-		writer_put_int(writer, feed->recheck || feed_is_checking(feed));
-		writer_put_int(writer, list_length(feed->unseen));
-		foreach(lc, feed->unseen)
-			writer_put_int(writer, lfirst_oid(lc));
-		writer_put_int(writer, feed->covered);
-		writer_put_int(writer, feed->from);
-		writer_put_int(writer, feed->commit.xid);
-		writer_put_int(writer, feed->commit.start);
-		writer_put_int(writer, feed->commit.lsn);
-		writer_put_int(writer, feed->commit.time);
+		writer_put_int(writer, RECORD_FEED);
+		put_feed(writer, feed);
 	}
 	writer_end_record(writer);
 }
 
-/* Only what clients may know is worth saving. */
+/*
+ * All who show the feed, one after the other; unless they are about to know
+ * it, only those whose clients may know the result: that is worth saving.
+ */
+static void
+put_subscribers(FileWriter *writer, const Feed *feed, bool unannounced)
+{
+	bool		first = true;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, unconstify(dlist_head *, &feed->subscribers))
+	{
+		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
+
+		if (!subscriber->announced && !unannounced)
+			continue;
+		put_subscriber(writer, subscriber, first);
+		first = false;
+	}
+}
+
 static int64
-count_feeds(void)
+count_announced(void)
 {
 	HASH_SEQ_STATUS status;
-	Feed	   *feed;
+	Subscriber *subscriber;
 	int64		n = 0;
 
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		n += feed->announced;
+	subscriber_scan(&status);
+	while ((subscriber = subscriber_scan_next(&status)) != NULL)
+		n += subscriber->announced;
 	return n;
 }
 
@@ -250,17 +293,14 @@ static void
 put_all(FileWriter *writer, XLogRecPtr restart)
 {
 	char		sector[HEADER_SIZE] = {0};
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
+	dlist_iter	iter;
 
-	fill_header((CheckpointHeader *) sector, restart, count_feeds(),
+	fill_header((CheckpointHeader *) sector, restart, count_announced(),
 				collation_versions());
 	writer_begin_record(writer);
 	writer_put(writer, sector, HEADER_SIZE);
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		if (feed->announced)
-			put_feed(writer, feed);
+	dlist_foreach(iter, &feed_all)
+		put_subscribers(writer, dlist_container(Feed, node, iter.cur), false);
 }
 
 /* Append no more to the file that is there. */
@@ -309,7 +349,7 @@ checkpoint_add(const Feed *feed)
 		appending = writer_open(&appender, path, O_WRONLY, file_end);
 	}
 	if (appending)
-		put_feed(&appender, feed);
+		put_subscribers(&appender, feed, true);
 }
 
 void
@@ -335,7 +375,7 @@ move_header(int fd, XLogRecPtr restart)
 	errno = 0;
 	if (pg_pread(fd, sector, HEADER_SIZE, 0) != HEADER_SIZE)
 		return false;
-	fill_header(header, restart, header->nfeeds, header->collations);
+	fill_header(header, restart, header->nsubscribers, header->collations);
 	return pg_pwrite(fd, sector, HEADER_SIZE, 0) == HEADER_SIZE &&
 		pg_fsync(fd) == 0;
 }
@@ -397,51 +437,60 @@ get_dropped(FileReader *reader, SavedFeed *saved)
 	saved->dropped_rows = reader_get_int(reader);
 }
 
-/* The next record, NULL if there is none that is intact. */
-static SavedFeed *
-get_feed(FileReader *reader)
+static void
+get_feed(FileReader *reader, SavedFeed *saved)
 {
-	SavedFeed  *saved = palloc0(sizeof(SavedFeed));
+	int64		n;
+
+	saved->lsn = reader_get_int(reader);
+	saved->query_text = reader_get_bytes(reader);
+	if (reader_get_int(reader))
+	{
+		saved->before = reader_get_int(reader);
+		saved->low = reader_get_tuple(reader);
+	}
+	saved->others = reader_get_int(reader);
+	get_dropped(reader, saved);
+	saved->nwindows = reader_get_count(reader, sizeof(int64));
+	saved->windows = palloc_extended(sizeof(SavedWindow) *
+									 Max(saved->nwindows, 1),
+									 MCXT_ALLOC_HUGE);
+	for (int64 i = 0; i < saved->nwindows; i++)
+		get_window(reader, &saved->windows[i]);
+	saved->recheck = reader_get_int(reader);
+	n = reader_get_count(reader, sizeof(int64));
+	for (int64 i = 0; i < n; i++)
+		saved->unseen = lappend_oid(saved->unseen, reader_get_int(reader));
+	saved->covered = reader_get_int(reader);
+	saved->from = reader_get_int(reader);
+	saved->commit.xid = reader_get_int(reader);
+	saved->commit.start = reader_get_int(reader);
+	saved->commit.lsn = reader_get_int(reader);
+	saved->commit.time = reader_get_int(reader);
+}
+
+/* The next record, NULL if there is none that is intact. */
+static SavedSubscriber *
+get_subscriber(FileReader *reader, const SavedSubscriber *before)
+{
+	SavedSubscriber *saved = palloc0(sizeof(SavedSubscriber));
+	int64		kind;
 
 	reader_begin_record(reader);
 	saved->id = reader_get_int(reader);
 	saved->seq = reader_get_int(reader);
 	saved->last_lsn = reader_get_int(reader);
 	saved->lease_end = reader_get_int(reader);
-	saved->lsn = reader_get_int(reader);
-	if (saved->lsn != 0)
-	{
-		int64		n;
-
-		saved->query_text = reader_get_bytes(reader);
-		saved->offset = reader_get_int(reader);
-		saved->limit = reader_get_int(reader);
-		if (reader_get_int(reader))
-		{
-			saved->before = reader_get_int(reader);
-			saved->low = reader_get_tuple(reader);
-		}
-		saved->others = reader_get_int(reader);
-		get_dropped(reader, saved);
-		saved->nwindows = reader_get_count(reader, sizeof(int64));
-		saved->windows = palloc_extended(sizeof(SavedWindow) *
-										 Max(saved->nwindows, 1),
-										 MCXT_ALLOC_HUGE);
-		for (int64 i = 0; i < saved->nwindows; i++)
-			get_window(reader, &saved->windows[i]);
-		saved->reset = reader_get_int(reader);
-		saved->recheck = reader_get_int(reader);
-		n = reader_get_count(reader, sizeof(int64));
-		for (int64 i = 0; i < n; i++)
-			saved->unseen = lappend_oid(saved->unseen,
-										reader_get_int(reader));
-		saved->covered = reader_get_int(reader);
-		saved->from = reader_get_int(reader);
-		saved->commit.xid = reader_get_int(reader);
-		saved->commit.start = reader_get_int(reader);
-		saved->commit.lsn = reader_get_int(reader);
-		saved->commit.time = reader_get_int(reader);
-	}
+	saved->offset = reader_get_int(reader);
+	saved->limit = reader_get_int(reader);
+	saved->page.skip = reader_get_int(reader);
+	saved->page.end = reader_get_int(reader);
+	saved->reset = reader_get_int(reader);
+	kind = reader_get_int(reader);
+	if (kind == RECORD_FEED)
+		get_feed(reader, &saved->feed);
+	else if (kind == RECORD_SAME_FEED && before)
+		saved->feed = before->feed;
 	return reader_end_record(reader) ? saved : NULL;
 }
 
@@ -457,26 +506,26 @@ get_header(FileReader *reader, CheckpointHeader *header)
 
 /* False if the file is damaged; a torn end is none. */
 static bool
-get_all(FileReader *reader, CheckpointHeader *header, List **feeds)
+get_all(FileReader *reader, CheckpointHeader *header, List **subscribers)
 {
-	SavedFeed  *saved;
+	SavedSubscriber *saved = NULL;
 
 	if (!get_header(reader, header))
 		return false;
 	file_end = reader->at;
-	while ((saved = get_feed(reader)) != NULL)
+	while ((saved = get_subscriber(reader, saved)) != NULL)
 	{
-		*feeds = lappend(*feeds, saved);
+		*subscribers = lappend(*subscribers, saved);
 		file_end = reader->at;
 	}
-	if (list_length(*feeds) >= header->nfeeds)
+	if (list_length(*subscribers) >= header->nsubscribers)
 		return true;
 	file_end = 0;
 	return false;
 }
 
 CheckpointState
-checkpoint_load(XLogRecPtr confirmed, List **feeds)
+checkpoint_load(XLogRecPtr confirmed, List **subscribers)
 {
 	char		path[MAXPGPATH];
 	FileReader	reader;
@@ -485,7 +534,7 @@ checkpoint_load(XLogRecPtr confirmed, List **feeds)
 	ListCell   *lc;
 	bool		intact;
 
-	*feeds = NIL;
+	*subscribers = NIL;
 	checkpoint_path(path, MyDatabaseId);
 	if (!reader_open(&reader, path))
 	{
@@ -494,11 +543,11 @@ checkpoint_load(XLogRecPtr confirmed, List **feeds)
 		file_warning("open", path);
 		return CHECKPOINT_USELESS;
 	}
-	intact = get_all(&reader, &header, feeds);
+	intact = get_all(&reader, &header, subscribers);
 	reader_close(&reader);
 	if (!intact)
 	{
-		*feeds = NIL;
+		*subscribers = NIL;
 		ereport(WARNING,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("file \"%s\" is damaged, or of another version of live_topn",
@@ -511,8 +560,8 @@ checkpoint_load(XLogRecPtr confirmed, List **feeds)
 		state = CHECKPOINT_USELESS;
 	if (state == CHECKPOINT_USELESS ||
 		header.collations != collation_versions())
-		foreach(lc, *feeds)
-			((SavedFeed *) lfirst(lc))->query_text = NULL;
+		foreach(lc, *subscribers)
+			((SavedSubscriber *) lfirst(lc))->feed.query_text = NULL;
 	return state;
 }
 

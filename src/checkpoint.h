@@ -36,35 +36,41 @@ typedef struct SavedWindow
 	SavedRows	added;
 } SavedWindow;
 
-/* A subscription as it was saved. */
+/* The windows of a query, which several subscriptions may show. */
 typedef struct SavedFeed
 {
-	int64		id;
-	int64		seq;			/* of its last batch */
-	XLogRecPtr	last_lsn;
-	TimestampTz lease_end;
-
-	XLogRecPtr	lsn;			/* windows have all before; 0: no windows */
-	char	   *query_text;		/* NULL: of no use */
+	char	   *query_text;		/* NULL: no windows, or of no use */
+	XLogRecPtr	lsn;			/* they have all before */
 	WindowEnd	others;
 	int64		ndropped;		/* groups, ... */
 	uint32	   *dropped;		/* their hashes */
 	int64		dropped_rows;	/* of their results */
-	int64		offset;			/* as of then */
-	int64		limit;
 	int64		before;			/* low and this: if rows are counted */
 	MinimalTuple low;
 	int64		nwindows;
 	SavedWindow *windows;
 
 	/* of the feed's fields of that name */
-	bool		reset;
 	bool		recheck;
 	List	   *unseen;
 	int			covered;
 	XLogRecPtr	from;
 	CommitInfo	commit;			/* without no */
 } SavedFeed;
+
+/* A subscription as it was saved. */
+typedef struct SavedSubscriber
+{
+	int64		id;
+	int64		seq;			/* of its last batch */
+	XLogRecPtr	last_lsn;
+	TimestampTz lease_end;
+	int64		offset;			/* as of the windows */
+	int64		limit;
+	ResultPage	page;			/* that clients know; of groups see windows */
+	bool		reset;
+	SavedFeed	feed;
+} SavedSubscriber;
 
 /*
  * Save all feeds, durably, with the position that the slot is to be moved to
@@ -80,7 +86,7 @@ extern bool checkpoint_save(XLogRecPtr restart);
 extern bool checkpoint_move(XLogRecPtr restart);
 
 /*
- * Add a feed to what was saved; durable after checkpoint_flush, which warns if
+ * Add a feed to what was saved, for all who show it; durable after checkpoint_flush, which warns if
  * it cannot be done.
  */
 extern void checkpoint_add(const struct Feed *feed);
@@ -94,10 +100,11 @@ typedef enum CheckpointState
 } CheckpointState;
 
 /*
- * What was saved, as a list of SavedFeed in CurrentMemoryContext.  If it does
+ * What was saved, as a list of SavedSubscriber in CurrentMemoryContext.  If it does
  * not go with a slot at this position, at most the numbers.
  */
-extern CheckpointState checkpoint_load(XLogRecPtr confirmed, List **feeds);
+extern CheckpointState checkpoint_load(XLogRecPtr confirmed,
+									   List **subscribers);
 
 /* Remove what was saved of a database. */
 extern void checkpoint_remove(Oid dboid);

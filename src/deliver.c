@@ -50,7 +50,7 @@
 typedef struct Delivery
 {
 	dlist_node	node;
-	Feed	   *feed;
+	Subscriber *subscriber;
 	Batch	   *batch;			/* NULL: announce the result at birth */
 	Size		bytes;			/* that it keeps in memory */
 	char	   *json;			/* while it is published */
@@ -110,12 +110,12 @@ deliver_context(void)
 }
 
 void
-deliver_enqueue(Feed *feed, Batch *batch)
+deliver_enqueue(Subscriber *subscriber, Batch *batch)
 {
 	MemoryContext caller = MemoryContextSwitchTo(context);
 	Delivery   *delivery = palloc0(sizeof(Delivery));
 
-	delivery->feed = feed;
+	delivery->subscriber = subscriber;
 	delivery->batch = batch;
 	delivery->bytes = GetMemoryChunkSpace(delivery);
 	if (batch)
@@ -123,14 +123,14 @@ deliver_enqueue(Feed *feed, Batch *batch)
 	dlist_push_tail(&queue, &delivery->node);
 	queued++;
 	queued_bytes += delivery->bytes;
-	feed->pending++;
+	feed_note_pending(subscriber);
 	MemoryContextSwitchTo(caller);
 }
 
 void
-deliver_announce(Feed *feed)
+deliver_announce(Subscriber *subscriber)
 {
-	deliver_enqueue(feed, NULL);
+	deliver_enqueue(subscriber, NULL);
 }
 
 int
@@ -161,7 +161,7 @@ free_delivery(Delivery *delivery)
 	queued_bytes -= delivery->bytes;
 	if (delivery->batch)
 		batch_free(delivery->batch);
-	feed_delivered(delivery->feed);
+	feed_delivered(delivery->subscriber);
 	pfree(delivery);
 }
 
@@ -212,7 +212,7 @@ part_length(const char *json, int room)
  * A payload that is too long goes out in parts.
  */
 static void
-notify_parts(const Feed *feed, const Batch *batch, const char *json)
+notify_parts(const Subscriber *subscriber, const Batch *batch, const char *json)
 {
 	StringInfoData head;
 	StringInfoData payload;
@@ -221,7 +221,7 @@ notify_parts(const Feed *feed, const Batch *batch, const char *json)
 
 	initStringInfo(&head);
 	appendStringInfoString(&head, "{\"sub\":");
-	escape_json(&head, feed->row->name);
+	escape_json(&head, subscriber->row->name);
 	appendStringInfo(&head, ",\"seq\":" INT64_FORMAT, batch->seq);
 
 	/* what comes after the head: ,"part":…,"parts":…,"data":"…"} */
@@ -240,7 +240,7 @@ notify_parts(const Feed *feed, const Batch *batch, const char *json)
 						 head.data, part, parts);
 		escape_json(&payload, data);
 		appendStringInfoChar(&payload, '}');
-		Async_Notify(feed->row->name, payload.data);
+		Async_Notify(subscriber->row->name, payload.data);
 		json += length;
 		pfree(data);
 	}
@@ -248,15 +248,16 @@ notify_parts(const Feed *feed, const Batch *batch, const char *json)
 
 /* For the output plugin. */
 static void
-log_batch(const Feed *feed, const Batch *batch, StringInfo json)
+log_batch(const Subscriber *subscriber, const Batch *batch, StringInfo json)
 {
+	const SubscriptionRow *row = subscriber->row;
 	StringInfoData message;
 
 	initStringInfo(&message);
 	appendStringInfo(&message, "%c " INT64_FORMAT " %u " INT64_FORMAT " "
 					 INT64_FORMAT " %d %s",
-					 MESSAGE_BATCH, message_secret(), feed->row->owner, feed->id,
-					 batch->seq, (int) strlen(feed->row->name), feed->row->name);
+					 MESSAGE_BATCH, message_secret(), row->owner, row->id,
+					 batch->seq, (int) strlen(row->name), row->name);
 	appendBinaryStringInfo(&message, json->data, json->len);
 	log_logical_message(MESSAGE_PREFIX, message.data, message.len);
 	pfree(message.data);
@@ -308,8 +309,10 @@ act_for(const SubscriptionRow *row)
 static void
 publish(Delivery *delivery)
 {
-	Feed	   *feed = delivery->feed;
-	const char *deliver = feed->row->deliver;
+	Subscriber *subscriber = delivery->subscriber;
+	const Feed *feed = subscriber->feed;
+	const SubscriptionRow *row = subscriber->row;
+	const char *deliver = row->deliver;
 	MemoryContext caller;
 	StringInfoData json;
 
@@ -319,19 +322,19 @@ publish(Delivery *delivery)
 	caller = MemoryContextSwitchTo(json_context);
 	initStringInfo(&json);
 	MemoryContextSwitchTo(caller);
-	act_for(feed->row);
-	batch_append(&json, feed->row->name, delivery->batch,
-				 feed->batch_format, feed->format, feed->row->old);
+	act_for(row);
+	batch_append(&json, row->name, delivery->batch,
+				 feed->batch_format, feed->format, row->old);
 
 	if (strcmp(deliver, "notify") == 0 || strcmp(deliver, "both") == 0)
 	{
 		if (json.len < NOTIFY_LIMIT)
-			Async_Notify(feed->row->name, json.data);
+			Async_Notify(row->name, json.data);
 		else
-			notify_parts(feed, delivery->batch, json.data);
+			notify_parts(subscriber, delivery->batch, json.data);
 	}
 	if (strcmp(deliver, "stream") == 0 || strcmp(deliver, "both") == 0)
-		log_batch(feed, delivery->batch, &json);
+		log_batch(subscriber, delivery->batch, &json);
 	delivery->json = json.data;
 	delivery->length = json.len;
 }
@@ -358,7 +361,7 @@ log_published(int n)
 			break;
 		appendStringInfo(&message,
 						 " " INT64_FORMAT " " INT64_FORMAT " " UINT64_FORMAT,
-						 delivery->feed->id, batch ? batch->seq : 0,
+						 delivery->subscriber->id, batch ? batch->seq : 0,
 						 batch && !batch->error ? batch->commit.lsn : 0);
 	}
 	log_logical_message(MESSAGE_PREFIX, message.data, message.len);
@@ -373,32 +376,33 @@ deliver_forget_published(void)
 	/* what is queued of a feed comes after what was published of it */
 	dlist_foreach_modify(iter, &queue)
 	{
-		Feed	   *feed = dlist_container(Delivery, node, iter.cur)->feed;
+		Subscriber *subscriber = dlist_container(Delivery, node,
+												 iter.cur)->subscriber;
 
-		if (feed->replaying && feed->published >= 0)
-			feed->seq = feed->published;
+		if (subscriber->feed->replaying && subscriber->published >= 0)
+			subscriber->seq = subscriber->published;
 	}
 	dlist_foreach_modify(iter, &queue)
 	{
 		Delivery   *delivery = dlist_container(Delivery, node, iter.cur);
-		Feed	   *feed = delivery->feed;
+		Subscriber *subscriber = delivery->subscriber;
 
-		if (!feed->replaying || feed->published < 0)
+		if (!subscriber->feed->replaying || subscriber->published < 0)
 			continue;
 		if (delivery->batch == NULL ||
-			delivery->batch->commit.lsn <= feed->published_lsn)
+			delivery->batch->commit.lsn <= subscriber->published_lsn)
 			free_delivery(delivery);
 		else
-			delivery->batch->seq = ++feed->seq;
+			delivery->batch->seq = ++subscriber->seq;
 	}
 }
 
 /*
- * A batch of that feed cannot be printed: it and what follows is of no use,
- * and its numbers are free again.
+ * A batch of that subscriber cannot be printed: it and what follows is of no
+ * use, and its numbers are free again.
  */
 static void
-discard_failed(Feed *feed)
+discard_failed(Subscriber *subscriber)
 {
 	dlist_mutable_iter iter;
 
@@ -406,10 +410,10 @@ discard_failed(Feed *feed)
 	{
 		Delivery   *delivery = dlist_container(Delivery, node, iter.cur);
 
-		if (delivery->feed != feed)
+		if (delivery->subscriber != subscriber)
 			continue;
 		if (delivery->batch)
-			feed->seq = Min(feed->seq, delivery->batch->seq - 1);
+			subscriber->seq = Min(subscriber->seq, delivery->batch->seq - 1);
 		free_delivery(delivery);
 	}
 }
@@ -472,10 +476,11 @@ report_end_of_stall(void)
 
 /*
  * Print batches and put them out until they are enough for one transaction,
- * and note that.  Returns their number; *printing is the feed at work.
+ * and note that.  Returns their number; *printing is whose batch is at
+ * work.
  */
 static int
-publish_first(Feed *volatile *printing)
+publish_first(Subscriber *volatile *printing)
 {
 	Size		bytes = 0;
 	int			n = 0;
@@ -487,7 +492,7 @@ publish_first(Feed *volatile *printing)
 
 		if (n == MAX_QUEUED || bytes >= max_bytes())
 			break;
-		*printing = delivery->feed;
+		*printing = delivery->subscriber;
 		publish(delivery);
 		bytes += delivery->length;
 		n++;
@@ -507,7 +512,7 @@ forget_first(int n)
 		Delivery   *delivery = dlist_head_element(Delivery, node, &queue);
 
 		if (delivery->batch)
-			history_add(delivery->feed->history, delivery->batch->seq,
+			history_add(delivery->subscriber->history, delivery->batch->seq,
 						delivery->json, delivery->length);
 		free_delivery(delivery);
 	}
@@ -515,7 +520,7 @@ forget_first(int n)
 
 /*
  * Publish what comes first in the queue in one transaction.  An error while a
- * batch is printed is the feed's own, and concerns no other.
+ * batch is printed is its own, and concerns no other.
  */
 static bool
 publish_transaction(void)
@@ -523,7 +528,7 @@ publish_transaction(void)
 	MemoryContext caller = CurrentMemoryContext;
 	volatile int n = 0;
 	volatile bool good = true;
-	Feed	   *volatile printing = NULL;
+	Subscriber *volatile printing = NULL;
 
 	MemoryContextReset(json_context);
 	streamed = false;
@@ -543,7 +548,7 @@ publish_transaction(void)
 	PG_CATCH();
 	{
 		ErrorData  *error;
-		Feed	   *feed = printing;
+		Subscriber *subscriber = printing;
 
 		LockTimeout = 0;
 		n = 0;
@@ -554,18 +559,17 @@ publish_transaction(void)
 		FlushErrorState();
 		AbortCurrentTransaction();
 		RESUME_INTERRUPTS();
-		good = feed != NULL;
-		if (feed == NULL)
+		good = subscriber != NULL;
+		if (subscriber == NULL)
 			report_stall(error);
 		else
 		{
 			/* it may go with its last batch */
-			feed->pending++;
-			discard_failed(feed);
-			if (!feed->dropped)
-				feed_fail(feed, error->sqlerrcode, error->message,
-						  error->hint);
-			feed_delivered(feed);
+			feed_note_pending(subscriber);
+			discard_failed(subscriber);
+			if (!subscriber->dropped)
+				feed_fail_subscriber(subscriber, error);
+			feed_delivered(subscriber);
 		}
 		FreeErrorData(error);
 	}

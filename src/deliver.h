@@ -13,13 +13,13 @@ extern void deliver_startup(MemoryContext parent);
 extern MemoryContext deliver_context(void);
 
 /* Queue a batch made in deliver_context; keeps references to its rows. */
-extern void deliver_enqueue(Feed *feed, Batch *batch);
+extern void deliver_enqueue(Subscriber *subscriber, Batch *batch);
 
 /*
  * The result at birth is known to clients from now on: note that in WAL with
  * the batches.
  */
-extern void deliver_announce(Feed *feed);
+extern void deliver_announce(Subscriber *subscriber);
 
 /*
  * Of the feeds that retrace the work of an earlier worker, drop what that one

@@ -591,6 +591,7 @@ delta_script(void)
 {
 	DeltaScript *script = palloc0(sizeof(DeltaScript));
 
+	script->refs = 1;
 	script->max = 16;
 	script->deltas = palloc(sizeof(Delta) * script->max);
 	return script;
@@ -656,6 +657,8 @@ delta_append(DeltaScript *script, Window *window, ResultPage before,
 void
 delta_free(DeltaScript *script)
 {
+	if (--script->refs > 0)
+		return;
 	for (int i = 0; i < script->n; i++)
 	{
 		if (script->deltas[i].old)

@@ -31,6 +31,7 @@ typedef struct DeltaScript
 	int			n;
 	int			max;
 	Delta	   *deltas;			/* in the order in which to apply them */
+	int			refs;			/* of batches */
 } DeltaScript;
 
 /* In CurrentMemoryContext. */
@@ -49,6 +50,14 @@ extern DeltaScript *delta_script(void);
 extern void delta_append(DeltaScript *script, Window *window,
 						 ResultPage before, ResultPage after, bool absolute);
 
+static inline DeltaScript *
+delta_ref(DeltaScript *script)
+{
+	script->refs++;
+	return script;
+}
+
+/* Give up a reference: delta_script has made one. */
 extern void delta_free(DeltaScript *script);
 
 /* Its memory, and that of the rows it holds. */

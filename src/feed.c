@@ -1,6 +1,6 @@
 /*
  * feed.c
- *	  One subscription in the database worker: windows that follow the log.
+ *	  The windows of a query, which follow the log, for those who subscribed.
  *
  * The windows of a feed are exact at its cursor: at the last commit decoded,
  * or, if the feed is behind, at a commit of the log.  A feed falls behind when
@@ -13,10 +13,12 @@
  * the commits in between share one batch.
  *
  * Here feeds come and go.  feed_turn.c gives them their turns, feed_log.c
- * applies commits and publishes results, feed_refill.c and
- * feed_merge.c keep the window supplied with rows, feed_bound.c in its bounds, feed_restart.c takes over from an earlier worker,
- * feed_watch.c gives up expressions that take too long, and feed_lease.c ends
- * subscriptions.
+ * applies commits, feed_publish.c publishes results, feed_refill.c and
+ * feed_merge.c keep the window supplied with rows, feed_bound.c in its bounds,
+ * feed_check.c looks whether the query is still what it was, feed_share.c has
+ * subscriptions with equal queries share a feed, feed_restart.c takes over from
+ * an earlier worker, feed_watch.c gives up expressions that take too long, and
+ * feed_lease.c ends subscriptions.
  */
 #include "postgres.h"
 
@@ -30,19 +32,14 @@
 #define MAX_BACKOFF_MS		60000
 #define MAX_GROUP_CUSHION	10
 
-typedef struct FeedEntry
-{
-	int64		id;
-	Feed	   *feed;
-} FeedEntry;
-
 CommitLog  *feed_commit_log;
 RefillPool *feed_pool;
 const LogPosition *feed_position;
 bool		feed_dirty;
 
+dlist_head	feed_all = DLIST_STATIC_INIT(feed_all);
+
 static MemoryContext feed_context;
-static HTAB *feeds;
 static int	unresolved;			/* feeds that wait to know their query */
 static dlist_head unknown = DLIST_STATIC_INIT(unknown);
 
@@ -50,23 +47,18 @@ void
 feed_startup(MemoryContext parent, CommitLog *commit_log,
 			 RefillPool *refill_pool, const LogPosition *log_position)
 {
-	HASHCTL		ctl = {0};
-
 	feed_context = AllocSetContextCreate(parent, "live_topn feeds",
 										 ALLOCSET_DEFAULT_SIZES);
 	feed_commit_log = commit_log;
 	feed_pool = refill_pool;
 	feed_position = log_position;
-	ctl.keysize = sizeof(int64);
-	ctl.entrysize = sizeof(FeedEntry);
-	ctl.hcxt = feed_context;
 	intern_startup(feed_context);
 	feed_turn_startup();
 	feed_watch_startup(feed_context);
 	feed_lease_startup();
+	feed_share_startup(parent);
+	subscriber_startup(parent);
 	template_startup(feed_context);
-	feeds = hash_create("live_topn feeds", 64, &ctl,
-						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
 bool
@@ -75,37 +67,95 @@ feed_must_hold_rows(const Feed *feed)
 	/* of a query that is not known yet, groups may have bounds */
 	return feed->limit == 0 ||
 		(feed->query ? feed->query->bound != InvalidAttrNumber :
-		 feed->row->grouped);
+		 feed_first(feed)->row->grouped);
 }
 
-static void
-set_page(Feed *feed, int64 offset, int64 limit)
-{
-	int			cushion = feed->row->cushion;
+/* ---- subscribers and their pages ---- */
 
-	feed->offset = offset;
-	feed->limit = limit;
-	if (cushion < 0 && feed->row->grouped)
-		cushion = Max(1, Min(limit / 5, MAX_GROUP_CUSHION));
+static void
+extend_reach(Feed *feed, const Subscriber *subscriber)
+{
+	if (feed_reach(subscriber->offset, subscriber->limit) <=
+		feed_reach(feed->offset, feed->limit))
+		return;
+	feed->offset = subscriber->offset;
+	feed->limit = subscriber->limit;
+}
+
+/*
+ * The cushion is what the subscriptions say: the largest, or adaptive if one
+ * leaves it to us.
+ */
+static void
+set_cushion(Feed *feed)
+{
+	const SubscriptionRow *row = feed_first(feed)->row;
+	int			cushion = row->cushion;
+	dlist_iter	iter;
+
+	if (feed->nsubscribers > 1)
+	{
+		dlist_foreach(iter, &feed->subscribers)
+		{
+			int			other = dlist_container(Subscriber, node,
+												iter.cur)->row->cushion;
+
+			cushion = cushion < 0 || other < 0 ? -1 : Max(cushion, other);
+			if (cushion < 0)
+				break;
+		}
+	}
+	if (cushion < 0 && row->grouped)
+		cushion = Max(1, Min(feed->limit / 5, MAX_GROUP_CUSHION));
 	if (cushion == 0 && feed_must_hold_rows(feed))
 		cushion = 1;
-	cushion_set(&feed->cushion, limit == NO_LIMIT ? 0 : cushion);
+	cushion_set(&feed->cushion, feed->limit == NO_LIMIT ? 0 : cushion);
 	if (feed->cushion.tight)
 		cushion_tighten(&feed->cushion, feed_must_hold_rows(feed));
 }
 
-void
-feed_move_page(Feed *feed, int64 offset, int64 limit)
+/*
+ * Find the page that reaches furthest, which none does further than most, -1
+ * if that is not known.
+ */
+static void
+find_reach(Feed *feed, int64 most)
 {
+	dlist_iter	iter;
+
+	feed->offset = feed_first(feed)->offset;
+	feed->limit = feed_first(feed)->limit;
+	dlist_foreach(iter, &feed->subscribers)
+	{
+		if (feed_reach(feed->offset, feed->limit) == most)
+			break;
+		extend_reach(feed, dlist_container(Subscriber, node, iter.cur));
+	}
+}
+
+static void
+set_page(Subscriber *subscriber, int64 offset, int64 limit)
+{
+	subscriber->offset = offset;
+	subscriber->limit = limit;
+	find_reach(subscriber->feed, -1);
+	set_cushion(subscriber->feed);
+}
+
+void
+feed_move_page(Subscriber *subscriber, int64 offset, int64 limit)
+{
+	Feed	   *feed = subscriber->feed;
 	uint64		position = 0;
 	Window	   *window;
 
-	set_page(feed, offset, limit);
+	set_page(subscriber, offset, limit);
 	if (feed->windows == NULL)
 		return;
 	while ((window = window_set_next(feed->windows, &position)) != NULL)
 		window_touch(window, window_key(window));
-	if (feed_page_is_far(feed))
+	feed_share_join(feed);
+	if (feed->nsubscribers == 1 && feed_page_is_far(feed))
 		feed->lost = true;
 }
 
@@ -117,72 +167,136 @@ feed_leave_unresolved(Feed *feed)
 	feed->unresolved = true;
 }
 
-Feed *
-feed_create(const SubscriptionRow *row, bool found)
+static void
+attach(Subscriber *subscriber, Feed *feed)
+{
+	subscriber->feed = feed;
+	dlist_push_tail(&feed->subscribers, &subscriber->node);
+	feed->pending += subscriber->pending;
+	if (feed->nsubscribers++ == 0)
+	{
+		feed->offset = subscriber->offset;
+		feed->limit = subscriber->limit;
+		set_cushion(feed);
+	}
+	else
+	{
+		extend_reach(feed, subscriber);
+		if (subscriber->row->cushion != feed_first(feed)->row->cushion)
+			set_cushion(feed);
+	}
+}
+
+/* Forget events of his. */
+static void
+drop_events_of(Feed *feed, const Subscriber *subscriber)
+{
+	ListCell   *lc;
+
+	foreach(lc, feed->events)
+	{
+		FeedEvent  *event = lfirst(lc);
+
+		if (event->subscriber != subscriber)
+			continue;
+		pfree(event);
+		feed->events = foreach_delete_current(feed->events, lc);
+	}
+}
+
+/* Events that concern him, copied. */
+static List *
+copy_events_of(const Feed *feed, const Subscriber *subscriber)
+{
+	List	   *copy = NIL;
+	ListCell   *lc;
+
+	foreach(lc, feed->events)
+	{
+		FeedEvent  *event = lfirst(lc);
+
+		if (event->subscriber == subscriber || event->subscriber == NULL)
+		{
+			copy = lappend(copy, palloc(sizeof(FeedEvent)));
+			memcpy(llast(copy), event, sizeof(FeedEvent));
+		}
+	}
+	return copy;
+}
+
+/* He shows the feed no longer. */
+static void
+detach(Subscriber *subscriber)
+{
+	Feed	   *feed = subscriber->feed;
+	int64		before;
+
+	dlist_delete(&subscriber->node);
+	if (--feed->nsubscribers == 0)
+		return;
+	if (feed->asker == subscriber)
+	{
+		if (feed_is_checking(feed))
+			feed_uncheck_text(feed, subscriber);
+		feed_drop_refill(feed);
+		feed_activate(feed);
+	}
+	before = feed_reach(feed->offset, feed->limit);
+	if (feed_reach(subscriber->offset, subscriber->limit) == before)
+		find_reach(feed, before);
+	if (feed->share && feed_reach(feed->offset, feed->limit) < before)
+	{
+		feed->resized = true;
+		feed_activate(feed);
+	}
+	if (feed->nsubscribers == 1)
+	{
+		set_cushion(feed);
+		if (feed->share)
+			feed_share_join(feed);
+	}
+}
+
+void
+feed_transfer(Subscriber *subscriber, Feed *feed)
+{
+	drop_events_of(subscriber->feed, subscriber);
+	subscriber->feed->pending -= subscriber->pending;
+	detach(subscriber);
+	attach(subscriber, feed);
+}
+
+static Feed *
+make_feed(void)
 {
 	MemoryContext context = AllocSetContextCreate(feed_context,
 												  "live_topn feed",
 												  0, FEED_BLOCK_SIZE,
 												  ALLOCSET_SMALL_MAXSIZE);
-	MemoryContext caller = MemoryContextSwitchTo(context);
-	Feed	   *feed = palloc0(sizeof(Feed));
-	FeedEntry  *entry;
-	bool		exists;
+	Feed	   *feed = MemoryContextAllocZero(context, sizeof(Feed));
 
-	feed->id = row->id;
 	feed->context = context;
-	feed->row = catalog_keep_row(row);
-	MemoryContextSetIdentifier(context, feed->row->name);
-	set_page(feed, row->offset, row->limit);
-	feed->published = -1;
-	feed->history = history_create();
-	feed_start_lease(feed, found ? GetCurrentTimestamp() :
-					 feed_position->commit.time);
-	feed->replaying = found;
+	dlist_init(&feed->subscribers);
+	dlist_push_tail(&feed_all, &feed->node);
+	dlist_push_tail(&unknown, &feed->template_node);
 	feed_dirty = true;
+	return feed;
+}
+
+void
+feed_create(Subscriber *subscriber, bool found)
+{
+	Feed	   *feed = make_feed();
+
+	attach(subscriber, feed);
+	feed->replaying = found;
 	if (!found)
 	{
 		feed->behind = true;
 		feed->cursor = feed_position->commit.no;
 		feed_leave_unresolved(feed);
 	}
-	MemoryContextSwitchTo(caller);
-
-	entry = hash_search(feeds, &feed->id, HASH_ENTER, &exists);
-	if (exists)
-		elog(ERROR, "subscription " INT64_FORMAT " exists already", feed->id);
-	entry->feed = feed;
-	dlist_push_tail(&unknown, &feed->template_node);
 	feed_activate(feed);
-	return feed;
-}
-
-Feed *
-feed_find(int64 id)
-{
-	FeedEntry  *entry = hash_search(feeds, &id, HASH_FIND, NULL);
-
-	return entry ? entry->feed : NULL;
-}
-
-void
-feed_scan(HASH_SEQ_STATUS *status)
-{
-	hash_seq_init(status, feeds);
-}
-
-Feed *
-feed_scan_next(HASH_SEQ_STATUS *status)
-{
-	FeedEntry  *entry = hash_seq_search(status);
-
-	return entry ? entry->feed : NULL;
-}
-
-long
-feed_count(void)
-{
-	return hash_get_num_entries(feeds);
 }
 
 static void
@@ -203,8 +317,8 @@ feed_list_unknown(void)
 static void
 list_with(Feed *feed, Template *template)
 {
-	if (feed->dropped)
-		return;
+	if (feed->nsubscribers == 0)
+		return;					/* it has ended */
 	dlist_delete(&feed->template_node);
 	dlist_push_tail(template ? &template->feeds : &unknown,
 					&feed->template_node);
@@ -215,6 +329,7 @@ feed_forget_query(Feed *feed)
 {
 	Assert(feed->pending == 0);
 	route_leave(feed);
+	feed_share_leave(feed);
 	feed_drop_refill(feed);
 	cushion_release(&feed->cushion);
 	list_with(feed, NULL);
@@ -238,10 +353,34 @@ feed_forget_query(Feed *feed)
 void
 feed_drop_events(Feed *feed)
 {
+	dlist_iter	iter;
+
 	list_free_deep(feed->events);
 	feed->events = NIL;
 	feed->behind = false;
-	set_page(feed, feed->row->offset, feed->row->limit);
+	dlist_foreach(iter, &feed->subscribers)
+	{
+		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
+
+		subscriber->offset = subscriber->row->offset;
+		subscriber->limit = subscriber->row->limit;
+	}
+	find_reach(feed, -1);
+	set_cushion(feed);
+}
+
+/* The query is that of a template, of which the feed has a reference. */
+static void
+set_template(Feed *feed, Template *template)
+{
+	feed->template = template;
+	list_with(feed, template);
+	feed->query = template->query;
+	feed->format = template->format;
+	feed->evaluator = template->evaluator;
+	feed->batch_format = template->batch_format;
+	feed->windows = window_set_create(feed->format, feed->params,
+									  template->rows);
 }
 
 void
@@ -253,18 +392,12 @@ feed_set_query(Feed *feed, const char *text)
 	feed_forget_query(feed);
 	resolve(feed);
 	caller = MemoryContextSwitchTo(feed->context);
-	template = template_acquire(feed->row, text, &feed->params);
+	template = template_acquire(feed_first(feed)->row, text, &feed->params);
 	MemoryContextSwitchTo(caller);
-	feed->template = template;
-	list_with(feed, template);
-	feed->query = template->query;
-	feed->format = template->format;
-	feed->evaluator = template->evaluator;
-	feed->batch_format = template->batch_format;
-	feed->windows = window_set_create(feed->format, feed->params,
-									  template->rows);
-	set_page(feed, feed->offset, feed->limit);	/* the cushion */
+	set_template(feed, template);
+	set_cushion(feed);
 	route_join(feed);
+	feed_share_join(feed);
 
 	feed->full = false;
 	feed->full_at = 0;
@@ -273,6 +406,35 @@ feed_set_query(Feed *feed, const char *text)
 	feed->lost = false;
 	feed->held = false;
 	feed->covered = 0;
+}
+
+Feed *
+feed_split_off(Subscriber *subscriber)
+{
+	Feed	   *feed = subscriber->feed;
+	Feed	   *split = make_feed();
+	MemoryContext caller;
+
+	Assert(feed->nsubscribers > 1);
+	caller = MemoryContextSwitchTo(split->context);
+	split->events = copy_events_of(feed, subscriber);
+	split->unseen = list_copy(feed->unseen);
+	feed_transfer(subscriber, split);
+	if (feed->template)
+		set_template(split, template_share(feed->template, feed->params,
+										   &split->params));
+	MemoryContextSwitchTo(caller);
+	split->recheck = subscriber->unchecked;
+	split->replaying = feed->replaying;
+	split->behind = feed->behind;
+	split->cursor = feed->cursor;
+	split->applied = feed->applied;
+	split->changes = feed->changes;
+	split->refills = feed->refills;
+	split->refilled_rows = feed->refilled_rows;
+	split->refill_time = feed->refill_time;
+	feed_activate(split);
+	return split;
 }
 
 void
@@ -299,67 +461,107 @@ feed_forget_error(Feed *feed)
 void
 feed_fail(Feed *feed, int sqlerrcode, const char *message, const char *hint)
 {
+	dlist_iter	iter;
+
 	if (feed->error == NULL || strcmp(feed->error, message) != 0)
 	{
 		feed_forget_error(feed);
 		feed->error = MemoryContextStrdup(feed->context, message);
 		if (hint)
 			feed->hint = MemoryContextStrdup(feed->context, hint);
-		ereport(LOG,
-				(errcode(sqlerrcode),
-				 errmsg("live_topn subscription \"%s\" is in error: %s",
-						feed->row->name, message),
-				 hint ? errhint("%s", hint) : 0));
-		if (feed->announced && !feed->replaying)
-			feed_publish_error(feed);
+		dlist_foreach(iter, &feed->subscribers)
+		{
+			Subscriber *subscriber = dlist_container(Subscriber, node,
+													 iter.cur);
+
+			ereport(LOG,
+					(errcode(sqlerrcode),
+					 errmsg("live_topn subscription \"%s\" is in error: %s",
+							subscriber->row->name, message),
+					 hint ? errhint("%s", hint) : 0));
+			if (subscriber->announced && !feed->replaying)
+				feed_publish_error(subscriber);
+		}
 	}
+	dlist_foreach(iter, &feed->subscribers)
+		dlist_container(Subscriber, node, iter.cur)->unchecked = false;
+	feed_note_resets(feed);
 	feed_dirty = true;
 	feed->held = false;
 	feed_drop_refill(feed);
 	resolve(feed);
 	route_leave(feed);
+	feed_share_leave(feed);
 	feed_drop_events(feed);
 	feed->forget = true;
 	list_with(feed, NULL);
 	feed->loaded = false;
 	feed->lost = false;
 	feed->recheck = false;
-	feed->reset = feed->announced;
 	feed->covered = 0;
 	feed_retry_later(feed);
+}
+
+void
+feed_fail_subscriber(Subscriber *subscriber, const ErrorData *error)
+{
+	if (subscriber->feed->nsubscribers > 1)
+		feed_split_off(subscriber);
+	feed_fail(subscriber->feed, error->sqlerrcode, error->message,
+			  error->hint);
 }
 
 static void
 free_feed(Feed *feed)
 {
 	feed_forget_query(feed);
-	history_free(feed->history);
-	catalog_release_row(feed->row);
 	MemoryContextDelete(feed->context);
 }
 
 void
-feed_drop(Feed *feed)
+feed_end(Feed *feed)
 {
-	hash_search(feeds, &feed->id, HASH_REMOVE, NULL);
+	Assert(feed->nsubscribers == 0);
+	dlist_delete(&feed->node);
 	feed_rest(feed);
-	feed_stop_lease(feed);
 	route_leave(feed);
+	feed_share_leave(feed);
 	resolve(feed);
 	dlist_delete(&feed->template_node);
-	feed->dropped = true;
-	feed_dirty = true;
 	if (feed->pending == 0)
 		free_feed(feed);
 }
 
 void
-feed_delivered(Feed *feed)
+feed_leave(Subscriber *subscriber)
 {
+	Feed	   *feed = subscriber->feed;
+
+	feed_dirty = true;
+	drop_events_of(feed, subscriber);
+	detach(subscriber);
+	if (feed->nsubscribers == 0)
+		feed_end(feed);
+}
+
+void
+feed_note_pending(Subscriber *subscriber)
+{
+	subscriber->pending++;
+	subscriber->feed->pending++;
+}
+
+void
+feed_delivered(Subscriber *subscriber)
+{
+	Feed	   *feed = subscriber->feed;
+
 	feed->pending--;
+	if (--subscriber->pending == 0 && subscriber->dropped)
+		subscriber_free(subscriber);
 	if (feed->pending > 0)
 		return;
-	if (feed->dropped)
+	if (feed->nsubscribers == 0)
 		free_feed(feed);
 	else if (feed->active)
 		feed_activate(feed);	/* it may have waited for that */
@@ -398,7 +600,7 @@ feed_floor(const Feed *feed)
 
 	if (feed->behind)
 		floor = feed->cursor;
-	if (feed->ticket != 0 || feed->answer)
+	if (feed->ticket != 0 || feed->answer || feed->merge_at != 0)
 		floor = Min(floor, feed->kept);
 	return floor;
 }

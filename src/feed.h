@@ -1,6 +1,6 @@
 /*
  * feed.h
- *	  One subscription in the database worker: windows that follow the log.
+ *	  The windows of a query, which follow the log, for those who subscribed.
  */
 #ifndef LIVE_TOPN_FEED_H
 #define LIVE_TOPN_FEED_H
@@ -10,13 +10,12 @@
 #include "checkpoint.h"
 #include "cushion.h"
 #include "evaluate.h"
-#include "history.h"
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
 #include "refill.h"
 #include "span.h"
+#include "subscriber.h"
 #include "template.h"
-#include "utils/hsearch.h"
 
 /* What a refill reads: rows of one window, or the first ones of all groups. */
 typedef struct FeedRead
@@ -42,6 +41,7 @@ typedef struct FeedEvent
 {
 	FeedEventKind kind;
 	CommitInfo	commit;
+	Subscriber *subscriber;		/* RESET, MOVE: whose result */
 	int64		offset;			/* MOVE */
 	int64		limit;
 } FeedEvent;
@@ -53,7 +53,11 @@ extern int	feed_evaluation_timeout_ms; /* live_topn.evaluation_timeout */
 
 typedef struct Feed
 {
-	int64		id;
+	dlist_node	node;			/* in the list of all */
+	dlist_head	subscribers;	/* who show something of it */
+	int			nsubscribers;	/* 0: freed once their batches are out */
+	int			pending;		/* batches that wait for delivery, also of
+								 * some who have left */
 
 	/* see feed_turn.c */
 	dlist_node	active_node;
@@ -63,11 +67,12 @@ typedef struct Feed
 	bool		ready;
 	TimestampTz timer_at;		/* 0: none */
 
-	/* see feed_lease.c */
-	pairingheap_node lease_node;
-	dlist_node	session_node;	/* unless orphaned, if it has a session */
-	TimestampTz lease_end;		/* 0: no lease */
-	bool		orphaned;		/* its session has ended */
+	/* see feed_share.c */
+	struct Share *share;		/* NULL: shares with nobody */
+	dlist_node	share_node;
+	bool		waiting;		/* for the rows of another feed */
+	bool		resized;		/* pages came or went: who may share, and what
+								 * is needed? */
 
 	/* see route.c */
 	struct Route *route;		/* NULL without a query */
@@ -87,10 +92,7 @@ typedef struct Feed
 	uint64		found;			/* by which route_find */
 
 	MemoryContext context;		/* holds all of this but the rows */
-	SubscriptionRow *row;		/* as of the last commit decoded */
-	bool		dropped;		/* freed once its batches are out */
 	bool		unresolved;		/* the changes of its table may be any */
-	int			pending;		/* batches that wait for delivery */
 
 	/* the query as last analysed; NULL until then, and in error */
 	dlist_node	template_node;	/* in its list, or feed_list_unknown */
@@ -107,7 +109,7 @@ typedef struct Feed
 	bool		full;			/* old rows are whole, as far as we know ... */
 	uint64		full_at;		/* ... from this commit on */
 	bool		unsliced;		/* ... but not all that the next read needs */
-	int64		offset;			/* as of the cursor, see topn_move */
+	int64		offset;			/* of the page that reaches furthest */
 	int64		limit;
 
 	/*
@@ -119,10 +121,10 @@ typedef struct Feed
 	bool		loaded;			/* the windows hold the result */
 	bool		touched;		/* by the commit that is being decoded */
 	bool		lost;			/* some change could not be applied: reload */
-	bool		recheck;		/* the query may have changed its meaning */
+	bool		recheck;		/* the query may have changed its meaning: of
+								 * subscribers that are unchecked */
 	List	   *unseen;			/* xids, as OIDs, of the commits that changed
 								 * it, as far as snapshots may miss them */
-	bool		reset;			/* the next batch is a reset */
 	List	   *events;			/* of FeedEvent after cursor */
 
 	/* see feed_set.c */
@@ -137,10 +139,10 @@ typedef struct Feed
 	/* a result that is known, but held back by the throttle */
 	bool		held;
 	TimestampTz due;			/* not before */
-	History    *history;
 
 	/* the refill under way */
 	uint64		ticket;			/* 0: none */
+	Subscriber *asker;			/* whose text is analysed for it */
 	uint64		since;			/* last commit when it was requested */
 	uint64		kept;			/* its answer may need the commits after it */
 	int			nreads;			/* 0: the query is only checked */
@@ -156,25 +158,24 @@ typedef struct Feed
 	char	   *hint;			/* what to do about it, or NULL */
 	bool		forget;			/* the query, once no batch is pending */
 
-	int64		seq;
-	XLogRecPtr	last_lsn;		/* of the last batch */
 	bool		replaying;		/* see feed_end_replay */
-	bool		announced;		/* clients may know the result at seq */
-	int64		published;		/* by an earlier worker; -1: nothing */
-	XLogRecPtr	published_lsn;	/* its result is as of this commit */
 	XLogRecPtr	applied;		/* restored: feed_exact_lsn then */
 
 	/* statistics */
 	int64		changes;
-	int64		batches;
-	int64		deltas;
 	int64		refills;
 	int64		refilled_rows;
 	int64		refill_time;	/* microseconds */
 	int64		work_time;		/* nanoseconds, see meter.h */
-	int64		coalesced;
-	int64		resets;
 } Feed;
+
+/* One of those who show it: all have the same owner and settings. */
+static inline Subscriber *
+feed_first(const Feed *feed)
+{
+	return dlist_head_element(Subscriber, node,
+							  unconstify(dlist_head *, &feed->subscribers));
+}
 
 /* What decoding has reached; kept by apply.c. */
 typedef struct LogPosition
@@ -187,22 +188,17 @@ extern void feed_startup(MemoryContext parent, CommitLog *log,
 						 RefillPool *pool, const LogPosition *position);
 
 /*
- * A subscription that was born at the last commit decoded, or, if found, one
- * that was there when the worker started.  Copies row.
+ * Give a subscription that was found what was saved of it.
  */
-extern Feed *feed_create(const SubscriptionRow *row, bool found);
-
-/*
- * Give a feed that was found what was saved of it.
- */
-extern void feed_restore(Feed *feed, const SavedFeed *saved);
+extern void feed_restore(Subscriber *subscriber,
+						 const SavedSubscriber *saved);
 
 /*
  * It is not known what an earlier worker has published, except that all of it
  * was before lsn.  Clients get a reset, whose number is beyond all numbers
  * used: a batch takes more than a byte of WAL.
  */
-extern void feed_lose_history(Feed *feed, XLogRecPtr lsn);
+extern void feed_lose_history(Subscriber *subscriber, XLogRecPtr lsn);
 
 /*
  * What an earlier worker has published, as a message in WAL says: numbers
@@ -219,13 +215,9 @@ extern void feed_end_replay(Feed *feed);
 /* Has anything changed since the last call that a checkpoint would save? */
 extern bool feed_any_dirty(void);
 extern void feed_clean(void);
-extern void feed_drop(Feed *feed);
-extern Feed *feed_find(int64 id);
-extern long feed_count(void);
 
-/* All of them: start a scan, fetch until NULL; end early by hash_seq_term. */
-extern void feed_scan(HASH_SEQ_STATUS *status);
-extern Feed *feed_scan_next(HASH_SEQ_STATUS *status);
+/* All of them, by their node. */
+extern dlist_head feed_all;
 
 /* Those whose query is not known, or is in error, by their template_node. */
 extern dlist_head *feed_list_unknown(void);
@@ -271,13 +263,14 @@ extern bool feed_change(Feed *feed, const Change *change, XLogRecPtr start);
  * A commit that asks for a reset; false if the feed is behind, or does not
  * need to know.
  */
-extern bool feed_resync(Feed *feed);
+extern bool feed_resync(Subscriber *subscriber);
 
 /*
  * A commit that slides or resizes the result; false as above.  With seen, the
- * row that feed_create was given has it.
+ * row that subscriber_create was given has it.
  */
-extern bool feed_move(Feed *feed, int64 offset, int64 limit, bool seen);
+extern bool feed_move(Subscriber *subscriber, int64 offset, int64 limit,
+					  bool seen);
 
 /* The end of a commit, if one of these functions has returned true in it. */
 extern void feed_commit(Feed *feed);
@@ -292,11 +285,14 @@ extern void feed_recheck(Feed *feed, bool reload);
 /* ---- between ---- */
 
 /*
- * The subscription cannot go on as things are.  It is tried again, and starts
- * from the table then.  hint may be NULL.
+ * The feed cannot go on as things are, or one of its subscribers cannot: that
+ * one then has a feed of its own.  It is tried again, and starts from the
+ * table then.  hint may be NULL.
  */
 extern void feed_fail(Feed *feed, int sqlerrcode, const char *message,
 					  const char *hint);
+extern void feed_fail_subscriber(Subscriber *subscriber,
+								 const ErrorData *error);
 
 /* What to say of a result that is larger than that. */
 extern char *feed_too_large_message(void);
@@ -304,8 +300,9 @@ extern char *feed_too_large_message(void);
 /* live_topn.result_memory is, or may be, another now. */
 extern void feed_change_bound(void);
 
-/* A batch of the feed is out. */
-extern void feed_delivered(Feed *feed);
+/* A batch waits for delivery, or is out. */
+extern void feed_note_pending(Subscriber *subscriber);
+extern void feed_delivered(Subscriber *subscriber);
 
 /* Take an answer; it is of a feed that may have gone. */
 extern void feed_answer(RefillAnswer *answer);
@@ -339,7 +336,7 @@ extern void feed_flush(Feed *feed);
 extern void feed_flush_all(void);
 
 /* Extend the lease, from that time on. */
-extern void feed_renew(Feed *feed, TimestampTz at);
+extern void feed_renew(Subscriber *subscriber, TimestampTz at);
 
 /* Have subscriptions dropped whose lease or session has ended. */
 extern void feed_end_leases(void);
@@ -362,13 +359,21 @@ extern void feed_run_safely(Feed *feed,
 							const void *arg);
 
 /* The result as ranks in a window, which must not be short. */
-extern ResultPage feed_page(const Feed *feed, const Window *window);
+extern ResultPage feed_page(const Subscriber *subscriber,
+							const Window *window);
+
+/* The page that clients know, of a window. */
+static inline ResultPage *
+feed_known_page(Subscriber *subscriber, Window *window)
+{
+	return window->set->only ? &subscriber->page : &window->page;
+}
 
 /* How many rows are in the result that clients know. */
-extern uint64 feed_result_rows(const Feed *feed);
+extern uint64 feed_result_rows(Subscriber *subscriber);
 
 /* Rows held before the page that clients know. */
-extern uint64 feed_skipped_rows(const Feed *feed);
+extern uint64 feed_skipped_rows(Subscriber *subscriber);
 
 extern const char *feed_state(const Feed *feed);
 

@@ -2,10 +2,11 @@
  * feed_bound.c
  *	  How much memory the rows of a feed may take.
  *
- * One that takes more gives up its cushion first; if that does not help, the
- * subscription is in error, and holds nothing, until the data or the setting
- * are others.  The same goes for what is read: a refill worker stops where it
- * would be more than there is room for.
+ * One that takes more gives up its cushion first.  If that does not help, the
+ * subscription is in error, or of those that share the feed the ones that need
+ * most rows are, and holds nothing, until the data or the setting are others.
+ * The same goes for what is read: a refill worker stops where it would be more
+ * than there is room for.
  */
 #include "postgres.h"
 
@@ -112,8 +113,8 @@ feed_too_large_message(void)
 	return message;
 }
 
-void
-feed_fail_too_large(Feed *feed)
+static void
+fail(Feed *feed)
 {
 	char	   *message = feed_too_large_message();
 
@@ -122,10 +123,51 @@ feed_fail_too_large(Feed *feed)
 	pfree(message);
 }
 
+/* Do all that show the feed need as many rows? */
+static bool
+needs_are_equal(const Feed *feed)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, unconstify(dlist_head *, &feed->subscribers))
+	{
+		const Subscriber *subscriber = dlist_container(Subscriber, node,
+													   iter.cur);
+
+		if (feed_reach(subscriber->offset, subscriber->limit) <
+			feed_reach(feed->offset, feed->limit))
+			return false;
+	}
+	return true;
+}
+
+void
+feed_fail_too_large(Feed *feed)
+{
+	int64		most = feed_reach(feed->offset, feed->limit);
+	dlist_mutable_iter iter;
+
+	if (needs_are_equal(feed))
+	{
+		fail(feed);
+		return;
+	}
+
+	/* the others may do without the rows that only some need */
+	feed_drop_refill(feed);
+	dlist_foreach_modify(iter, &feed->subscribers)
+	{
+		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
+
+		if (feed_reach(subscriber->offset, subscriber->limit) == most)
+			fail(feed_split_off(subscriber));
+	}
+}
+
 void
 feed_take_too_large(Feed *feed)
 {
-	if (feed_wants_rows(feed) && !feed->reset && feed->full)
+	if (feed_wants_rows(feed) && !feed_needs_reset(feed) && feed->full)
 	{
 		feed->unwieldy = true;
 		feed_drop_refill(feed);
@@ -149,14 +191,14 @@ fit_or_fail(Feed *feed, const void *arg)
 void
 feed_change_bound(void)
 {
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
 	List	   *too_large = NIL;
+	dlist_iter	iter;
 	ListCell   *lc;
 
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
+	dlist_foreach(iter, &feed_all)
 	{
+		Feed	   *feed = dlist_container(Feed, node, iter.cur);
+
 		if (feed->error)
 		{
 			feed->retry_at = feed->barred_until;

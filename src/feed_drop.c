@@ -72,7 +72,7 @@ feed_drop_idle(Feed *feed)
 	uint64		n = window_set_count(set);
 	uint64		rows = set->nrows;
 
-	if (bytes <= most || !feed_can_drop(feed) || feed->wanted || feed->reset)
+	if (bytes <= most || !feed_can_drop(feed) || feed->wanted || feed_needs_reset(feed))
 		return;
 	/* so many that this need not be done again soon */
 	n -= Min(n, (double) n * most / bytes * 7 / 8);
@@ -85,7 +85,7 @@ bool
 feed_lacks_groups(const Feed *feed)
 {
 	return feed->windows && window_set_is_partial(feed->windows) &&
-		(feed->reset || feed->wanted || !feed->full);
+		(feed_needs_reset(feed) || feed->wanted || !feed->full);
 }
 
 bool
@@ -124,7 +124,7 @@ revive(Feed *feed, Window *waiting, Window *read)
 
 	/* too few, if more rows have come since they were asked for */
 	if (!feed_window_is_short(feed, before))
-		window_revive(waiting, before, feed_page(feed, before));
+		window_revive(waiting, before, feed_page(feed_first(feed), before));
 	window_set_free(set);
 	window_discard(read);
 }
@@ -151,7 +151,7 @@ load_all(Feed *feed, WindowSet *read)
 		if (feed_window_is_short(feed, window))
 			(void) window_set_get(set, key);	/* waits */
 		else
-			window_set_load_dropped(set, window, feed_page(feed, window));
+			window_set_load_dropped(set, window, feed_page(feed_first(feed), window));
 	}
 	if (set->nwaiting == 0)
 		window_set_forget_dropped(set);

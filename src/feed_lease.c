@@ -20,18 +20,18 @@
 #define DROP_RETRY_MS		10000
 #define GRACE_MS			30000	/* after a start */
 
-static pairingheap *leases;		/* of feeds with lease_end */
-static dlist_head sessions = DLIST_STATIC_INIT(sessions);	/* of feeds */
+static pairingheap *leases;		/* by lease_end */
+static dlist_head sessions = DLIST_STATIC_INIT(sessions);	
 static uint32 ends_seen;		/* of session_ends */
-static bool unseen_sessions;	/* there are new feeds in the list */
+static bool unseen_sessions;	/* there are new ones in the list */
 static TimestampTz started_at;
 
 /* The earliest is the first of the heap. */
 static int
 compare_leases(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {
-	TimestampTz x = pairingheap_const_container(Feed, lease_node, a)->lease_end;
-	TimestampTz y = pairingheap_const_container(Feed, lease_node, b)->lease_end;
+	TimestampTz x = pairingheap_const_container(Subscriber, lease_node, a)->lease_end;
+	TimestampTz y = pairingheap_const_container(Subscriber, lease_node, b)->lease_end;
 
 	return (x < y) - (x > y);
 }
@@ -44,57 +44,57 @@ feed_lease_startup(void)
 }
 
 static void
-set_lease(Feed *feed, TimestampTz end)
+set_lease(Subscriber *subscriber, TimestampTz end)
 {
-	if (feed->lease_end != 0)
-		pairingheap_remove(leases, &feed->lease_node);
-	feed->lease_end = end;
+	if (subscriber->lease_end != 0)
+		pairingheap_remove(leases, &subscriber->lease_node);
+	subscriber->lease_end = end;
 	if (end != 0)
-		pairingheap_add(leases, &feed->lease_node);
+		pairingheap_add(leases, &subscriber->lease_node);
 }
 
 /* A lease may end then, but not soon after a start. */
 static void
-set_lease_end(Feed *feed, TimestampTz end)
+set_lease_end(Subscriber *subscriber, TimestampTz end)
 {
-	int64		grace = Min(feed->row->lease_ms, GRACE_MS);
+	int64		grace = Min(subscriber->row->lease_ms, GRACE_MS);
 
-	set_lease(feed, Max(end, TimestampTzPlusMilliseconds(started_at, grace)));
+	set_lease(subscriber, Max(end, TimestampTzPlusMilliseconds(started_at, grace)));
 }
 
 void
-feed_start_lease(Feed *feed, TimestampTz at)
+feed_start_lease(Subscriber *subscriber, TimestampTz at)
 {
-	feed_renew(feed, at);
-	if (feed->row->session != 0)
+	feed_renew(subscriber, at);
+	if (subscriber->row->session != 0)
 	{
-		dlist_push_tail(&sessions, &feed->session_node);
+		dlist_push_tail(&sessions, &subscriber->session_node);
 		unseen_sessions = true;
 	}
 }
 
 void
-feed_restore_lease(Feed *feed, TimestampTz end)
+feed_restore_lease(Subscriber *subscriber, TimestampTz end)
 {
-	if (feed->row->lease_ms > 0 && end != 0)
-		set_lease_end(feed, end);
+	if (subscriber->row->lease_ms > 0 && end != 0)
+		set_lease_end(subscriber, end);
 }
 
 void
-feed_renew(Feed *feed, TimestampTz at)
+feed_renew(Subscriber *subscriber, TimestampTz at)
 {
-	if (feed->row->lease_ms == 0 || feed->orphaned)
+	if (subscriber->row->lease_ms == 0 || subscriber->orphaned)
 		return;
-	set_lease_end(feed, TimestampTzPlusMilliseconds(at, feed->row->lease_ms));
+	set_lease_end(subscriber, TimestampTzPlusMilliseconds(at, subscriber->row->lease_ms));
 	feed_dirty = true;
 }
 
 void
-feed_stop_lease(Feed *feed)
+feed_stop_lease(Subscriber *subscriber)
 {
-	set_lease(feed, 0);
-	if (feed->row->session != 0 && !feed->orphaned)
-		dlist_delete(&feed->session_node);
+	set_lease(subscriber, 0);
+	if (subscriber->row->session != 0 && !subscriber->orphaned)
+		dlist_delete(&subscriber->session_node);
 }
 
 TimestampTz
@@ -102,7 +102,7 @@ feed_next_lease_end(void)
 {
 	if (pairingheap_is_empty(leases))
 		return 0;
-	return pairingheap_container(Feed, lease_node,
+	return pairingheap_container(Subscriber, lease_node,
 								 pairingheap_first(leases))->lease_end;
 }
 
@@ -119,13 +119,13 @@ end_sessions(void)
 	unseen_sessions = false;
 	dlist_foreach_modify(iter, &sessions)
 	{
-		Feed	   *feed = dlist_container(Feed, session_node, iter.cur);
+		Subscriber *subscriber = dlist_container(Subscriber, session_node, iter.cur);
 
-		if (session_is_alive(feed->row->session))
+		if (session_is_alive(subscriber->row->session))
 			continue;
-		dlist_delete(&feed->session_node);
-		feed->orphaned = true;
-		set_lease(feed, started_at);
+		dlist_delete(&subscriber->session_node);
+		subscriber->orphaned = true;
+		set_lease(subscriber, started_at);
 	}
 }
 
@@ -151,12 +151,12 @@ feed_end_leases(void)
 
 	while ((end = feed_next_lease_end()) != 0 && end <= looked_at)
 	{
-		Feed	   *feed = pairingheap_container(Feed, lease_node,
+		Subscriber *subscriber = pairingheap_container(Subscriber, lease_node,
 												 pairingheap_first(leases));
 
 		/* we shall see it go; if not, try again */
-		refill_submit_drop(feed_pool, feed->id);
-		set_lease(feed, TimestampTzPlusMilliseconds(now, DROP_RETRY_MS));
+		refill_submit_drop(feed_pool, subscriber->id);
+		set_lease(subscriber, TimestampTzPlusMilliseconds(now, DROP_RETRY_MS));
 	}
 	looked_at = 0;
 }

@@ -25,15 +25,15 @@ feed_needed_rows(const Feed *feed)
 
 /* Rows to skip of those that are held: others are only counted. */
 static int64
-offset_in(const Feed *feed, const Window *window)
+offset_in(int64 offset, const Window *window)
 {
-	return feed->offset - Min(feed->offset, window->set->before);
+	return offset - Min(offset, window->set->before);
 }
 
 uint32
 feed_last_rank(const Feed *feed, const Window *window)
 {
-	return rank_last(window, offset_in(feed, window), feed->limit);
+	return rank_last(window, offset_in(feed->offset, window), feed->limit);
 }
 
 bool
@@ -42,7 +42,7 @@ feed_window_is_short(const Feed *feed, const Window *window)
 	if (feed_begins_late(feed, window))
 		return true;
 	if (window->end == WINDOW_PASSING)
-		return feed->reset || feed_is_waiting(feed, window);
+		return feed_needs_reset(feed) || feed_is_waiting(feed, window);
 	if (window->end != WINDOW_BOUNDED)
 		return window->end == WINDOW_NOTHING;
 	return rank_is_open(window, feed_last_rank(feed, window));
@@ -66,48 +66,79 @@ feed_is_short(const Feed *feed)
 	look_at_windows(feed);
 	return (!set->only && window_set_is_lost(set)) ||
 		!dlist_is_empty(&set->needy[NEED_RESULT]) ||
-		(feed->reset && window_set_is_partial(set));
+		(window_set_is_partial(set) && feed_needs_reset(feed));
 }
 
-ResultPage
-feed_page(const Feed *feed, const Window *window)
+static ResultPage
+make_page(const Window *window, int64 offset, int64 limit)
 {
-	const TopnQuery *query = feed->query;
-	int64		offset = offset_in(feed, window);
-	uint32		last = feed_last_rank(feed, window);
+	const TopnQuery *query = window->set->format->query;
+	int64		held = offset_in(offset, window);
+	uint32		last = rank_last(window, held, limit);
 	ResultPage	page = {.end = rank_end(window, last)};
 
 	/* rows are skipped one by one, unless they are skipped by rank */
 	page.skip = query->rank == RANK_WITH_TIES ?
-		Min(offset, window_size(window)) :
-		rank_end(window, Min(offset, PG_UINT32_MAX));
-	if (feed->limit == 0 || page.end < page.skip)
+		Min(held, window_size(window)) :
+		rank_end(window, Min(held, PG_UINT32_MAX));
+	if (limit == 0 || page.end < page.skip)
 		page.end = page.skip;
 	return page;
 }
 
+ResultPage
+feed_reach_page(const Feed *feed, const Window *window)
+{
+	return make_page(window, feed->offset, feed->limit);
+}
+
+ResultPage
+feed_page(const Subscriber *subscriber, const Window *window)
+{
+	return make_page(window, subscriber->offset, subscriber->limit);
+}
+
 uint64
-feed_result_rows(const Feed *feed)
+feed_result_rows(Subscriber *subscriber)
 {
 	uint64		position = 0;
-	uint64		rows = feed->windows->dropped_rows;
+	uint64		rows = subscriber->feed->windows->dropped_rows;
 	Window	   *window;
 
-	while ((window = window_set_next(feed->windows, &position)) != NULL)
-		rows += window->page.end - window->page.skip;
+	while ((window = window_set_next(subscriber->feed->windows,
+									 &position)) != NULL)
+	{
+		ResultPage *page = feed_known_page(subscriber, window);
+
+		rows += page->end - page->skip;
+	}
 	return rows;
 }
 
 uint64
-feed_skipped_rows(const Feed *feed)
+feed_skipped_rows(Subscriber *subscriber)
 {
 	uint64		position = 0;
 	uint64		rows = 0;
 	Window	   *window;
 
-	while ((window = window_set_next(feed->windows, &position)) != NULL)
-		rows += window->page.skip;
+	while ((window = window_set_next(subscriber->feed->windows,
+									 &position)) != NULL)
+		rows += feed_known_page(subscriber, window)->skip;
 	return rows;
+}
+
+void
+feed_note_page(Feed *feed, Window *window)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &feed->subscribers)
+	{
+		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
+
+		*feed_known_page(subscriber, window) = feed_page(subscriber, window);
+	}
 }
 
 void
@@ -123,7 +154,7 @@ feed_settle_windows(Feed *feed)
 												&set->touched)->window;
 
 		feed_trim(feed, window);
-		window->page = feed_page(feed, window);
+		feed_note_page(feed, window);
 		window_settle(window);
 	}
 	look_at_windows(feed);
@@ -143,8 +174,8 @@ cover(Feed *feed, const CommitInfo *commit)
 }
 
 /* Follow the commit log from here on. */
-static void
-fall_behind(Feed *feed)
+void
+feed_fall_behind(Feed *feed)
 {
 	if (!feed->behind)
 	{
@@ -175,213 +206,6 @@ cover_now(Feed *feed)
 	feed->from = feed->commit.lsn;
 }
 
-static Batch *
-make_reset(Feed *feed)
-{
-	Batch	   *batch = palloc0(sizeof(Batch));
-	uint64		nwindows = window_set_count(feed->windows);
-	Window	  **windows = window_set_list(feed->windows);
-	uint64		nrows = 0;
-
-	for (uint64 i = 0; i < nwindows; i++)
-	{
-		ResultPage	page = feed_page(feed, windows[i]);
-
-		nrows += page.end - page.skip;
-	}
-	batch->rows = palloc_extended(sizeof(Row *) * Max(nrows, 1),
-								  MCXT_ALLOC_HUGE);
-	if (feed->query->ranks != NIL)
-		batch->ranks = palloc_extended(sizeof(int64) * Max(nrows, 1),
-									   MCXT_ALLOC_HUGE);
-	for (uint64 i = 0; i < nwindows; i++)
-	{
-		ResultPage	page = feed_page(feed, windows[i]);
-
-		if (batch->ranks)
-		{
-			int64	   *ranks = rank_page(windows[i], page);
-
-			memcpy(batch->ranks + batch->nrows, ranks,
-				   sizeof(int64) * (page.end - page.skip));
-			pfree(ranks);
-		}
-		for (uint32 n = page.skip; n < page.end; n++)
-			batch->rows[batch->nrows++] = row_ref(window_nth(windows[i], n));
-	}
-	pfree(windows);
-	feed->resets++;
-	return batch;
-}
-
-/* Does the window show other rows now, or others of its rows? */
-static bool
-shows_change(const Feed *feed, const Window *window)
-{
-	const WindowWork *work = window->work;
-	ResultPage	page;
-
-	if (work->nremoved > 0 || work->nadded > 0)
-		return true;
-	page = feed_page(feed, window);
-	return page.skip != window->page.skip || page.end != window->page.end;
-}
-
-/* The windows with something to tell, in the order of their groups. */
-static Window **
-changed_windows(const Feed *feed, int *n)
-{
-	WindowSet  *set = feed->windows;
-	Window	  **windows = NULL;
-	int			max = 0;
-	dlist_iter	iter;
-
-	*n = 0;
-	dlist_foreach(iter, &set->touched)
-	{
-		WindowWork *work = dlist_container(WindowWork, touched_node, iter.cur);
-
-		if (!shows_change(feed, work->window))
-			continue;
-		if (*n == max)
-		{
-			max = Max(16, max * 2);
-			windows = windows ?
-				repalloc_huge(windows, sizeof(Window *) * max) :
-				palloc(sizeof(Window *) * max);
-		}
-		windows[(*n)++] = work->window;
-	}
-	if (*n > 1)
-		window_sort(set, windows, *n);
-	return windows;
-}
-
-static Batch *
-make_deltas(Feed *feed)
-{
-	int			nwindows;
-	Window	  **windows = changed_windows(feed, &nwindows);
-	DeltaScript *script;
-	Batch	   *batch = NULL;
-
-	if (nwindows == 0)
-		return NULL;			/* as nearly always */
-	script = delta_script();
-	for (int i = 0; i < nwindows; i++)
-		delta_append(script, windows[i], windows[i]->page,
-					 feed_page(feed, windows[i]),
-					 strcmp(feed->row->ranks, "absolute") == 0);
-	pfree(windows);
-	if (script->n == 0)
-		delta_free(script);
-	else
-	{
-		batch = palloc0(sizeof(Batch));
-		batch->script = script;
-		feed->deltas += script->n;
-	}
-	return batch;
-}
-
-void
-feed_start_interval(Feed *feed)
-{
-	if (feed->row->throttle_ms > 0)
-		feed->due = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												feed->row->throttle_ms);
-}
-
-/*
- * While a feed retraces what an earlier worker has done, the earlier one's
- * batches count, of which only numbers and positions are known: the same
- * results can have been published in other batches, if rows came from refills
- * at other times.
- */
-void
-feed_publish(Feed *feed)
-{
-	MemoryContext caller = MemoryContextSwitchTo(deliver_context());
-	Batch	   *batch;
-
-	Assert(!feed_is_short(feed));
-	feed_dirty = true;
-	if (feed->commit.lsn <= feed->published_lsn)
-	{
-		/* clients have this result */
-		feed->seq = feed->published;
-		feed_start_interval(feed);
-	}
-	else if (feed->covered > 1 && feed->from <= feed->published_lsn)
-	{
-		/* we cannot tell which one they have */
-		feed_note_reset(feed, true);
-		feed->from = InvalidXLogRecPtr;
-		if (feed_is_short(feed))
-		{
-			feed->held = false;
-			fall_behind(feed);
-			MemoryContextSwitchTo(caller);
-			return;
-		}
-	}
-
-	if (feed->commit.lsn <= feed->published_lsn)
-		batch = NULL;
-	else
-		batch = feed->reset ? make_reset(feed) : make_deltas(feed);
-	if (batch)
-	{
-		batch->seq = ++feed->seq;
-		batch->commit = feed->commit;
-		if (feed->covered > 1)
-			batch->from = feed->from;
-		feed_start_interval(feed);
-		feed->batches++;
-		feed->last_lsn = batch->commit.lsn;
-		deliver_enqueue(feed, batch);
-	}
-	if (feed->covered > 1 && feed->row->throttle_ms == 0)
-		feed->coalesced += feed->covered - 1;
-	feed->reset = false;
-	feed->held = false;
-	feed->covered = 0;
-	feed_settle_windows(feed);
-	MemoryContextSwitchTo(caller);
-}
-
-/*
- * The same unless the throttle says later: then the commits until that time
- * share a batch.
- */
-static void
-publish_if_due(Feed *feed)
-{
-	if (feed->row->throttle_ms > 0 && GetCurrentTimestamp() < feed->due &&
-		feed->commit.lsn > feed->published_lsn && !feed_holds_much(feed))
-	{
-		feed->held = true;
-		feed_activate(feed);
-	}
-	else
-		feed_publish(feed);
-}
-
-void
-feed_publish_error(Feed *feed)
-{
-	MemoryContext caller = MemoryContextSwitchTo(deliver_context());
-	Batch	   *batch = palloc0(sizeof(Batch));
-
-	batch->seq = ++feed->seq;
-	batch->commit.lsn = feed_position->lsn;
-	batch->commit.time = GetCurrentTimestamp();
-	batch->error = pstrdup(feed->error);
-	feed->batches++;
-	deliver_enqueue(feed, batch);
-	MemoryContextSwitchTo(caller);
-}
-
 /* ---- changes while decoding ---- */
 
 static void
@@ -391,7 +215,7 @@ forget_rows(Feed *feed)
 
 	/* from what clients have there is no way to what will be read */
 	if (anew || window_set_is_partial(feed->windows))
-		feed->reset = feed->announced;
+		feed_note_resets(feed);
 	window_set_clear(feed->windows, WINDOW_NOTHING);
 	if (anew)
 	{
@@ -400,9 +224,8 @@ forget_rows(Feed *feed)
 	}
 }
 
-/* Start again from the table: at this commit the rows are not known. */
-static void
-lose_rows(Feed *feed)
+void
+feed_lose_rows(Feed *feed)
 {
 	feed->held = false;
 	feed_drop_refill(feed);
@@ -419,7 +242,7 @@ apply_change(Feed *feed, const Change *change)
 	feed->changes++;
 	if (change->kind == CHANGE_TRUNCATE &&
 		(feed_starts_anew(feed) || window_set_is_partial(feed->windows)))
-		feed_note_reset(feed, feed->announced);
+		feed_note_resets(feed);
 	if (!evaluator_accepts(feed->evaluator, change))
 		feed->lost = feed->recheck = true;
 	else if (!feed->lost &&
@@ -458,15 +281,15 @@ feed_commit(Feed *feed)
 	cushion_count(&feed->cushion, feed->windows->nrows,
 				  feed_position->commit.no);
 	if (feed->lost)
-		lose_rows(feed);
+		feed_lose_rows(feed);
 	if (feed_is_short(feed) || feed->recheck)
 	{
 		feed->held = false;
-		fall_behind(feed);
+		feed_fall_behind(feed);
 	}
 	else
 	{
-		publish_if_due(feed);
+		feed_publish_if_due(feed);
 		feed_balance(feed);
 	}
 }
@@ -483,12 +306,13 @@ is_late(const Feed *feed)
 
 /* At the last commit decoded, where a feed that is late gets later. */
 static FeedEvent *
-add_event(Feed *feed, FeedEventKind kind)
+add_event(Feed *feed, Subscriber *subscriber, FeedEventKind kind)
 {
 	MemoryContext caller = MemoryContextSwitchTo(feed->context);
 	FeedEvent  *event = palloc0(sizeof(FeedEvent));
 
 	event->kind = kind;
+	event->subscriber = subscriber;
 	event->commit = feed_position->commit;
 	feed->events = lappend(feed->events, event);
 	MemoryContextSwitchTo(caller);
@@ -511,46 +335,55 @@ feed_awaits_reload(const Feed *feed)
 }
 
 bool
-feed_resync(Feed *feed)
+feed_resync(Subscriber *subscriber)
 {
+	Feed	   *feed = subscriber->feed;
+
 	if (feed_has_applied(feed))
 		return false;
 	if (feed->loaded && is_late(feed))
 	{
-		add_event(feed, FEED_RESET);
+		add_event(feed, subscriber, FEED_RESET);
 		return false;
 	}
-	feed_note_reset(feed, true);
+	feed_note_reset(subscriber, true);
 	return feed->loaded;
 }
 
 bool
-feed_move(Feed *feed, int64 offset, int64 limit, bool seen)
+feed_move(Subscriber *subscriber, int64 offset, int64 limit, bool seen)
 {
+	Feed	   *feed = subscriber->feed;
+
 	if (!seen)
 	{
-		feed->row->offset = offset;
-		feed->row->limit = limit;
+		subscriber->row->offset = offset;
+		subscriber->row->limit = limit;
 	}
 	if (feed->loaded ? feed_position->commit.start < feed->applied : seen)
 		return false;
 	if (is_late(feed))
 	{
-		FeedEvent  *event = add_event(feed, FEED_MOVE);
+		FeedEvent  *event = add_event(feed, subscriber, FEED_MOVE);
 
 		event->offset = offset;
 		event->limit = limit;
 		return false;
 	}
-	feed_move_page(feed, offset, limit);
+	feed_move_page(subscriber, offset, limit);
 	return feed->loaded;
 }
 
 void
 feed_recheck(Feed *feed, bool reload)
 {
+	dlist_iter	iter;
+
 	feed_dirty = true;
 	feed->recheck = true;
+	feed->waiting = false;
+	dlist_foreach(iter, &feed->subscribers)
+		dlist_container(Subscriber, node, iter.cur)->unchecked = true;
 	if (TransactionIdIsInProgress(feed_position->commit.xid))
 	{
 		MemoryContext caller = MemoryContextSwitchTo(feed->context);
@@ -570,13 +403,13 @@ feed_recheck(Feed *feed, bool reload)
 		return;
 
 	if (reload && is_late(feed))
-		add_event(feed, FEED_RELOAD);
+		add_event(feed, NULL, FEED_RELOAD);
 	else if (reload)
 		feed->lost = true;
 
 	if (!feed->touched && feed->lost)
 		feed_commit(feed);
-	fall_behind(feed);
+	feed_fall_behind(feed);
 }
 
 /* ---- going through the log ---- */
@@ -612,12 +445,16 @@ next_commit(const Feed *feed, LoggedCommit *commit)
 static void
 recovered(Feed *feed)
 {
+	dlist_iter	iter;
+
 	if (feed->error)
 	{
 		feed_forget_error(feed);
-		ereport(LOG,
-				(errmsg("live_topn subscription \"%s\" is out of error",
-						feed->row->name)));
+		dlist_foreach(iter, &feed->subscribers)
+			ereport(LOG,
+					(errmsg("live_topn subscription \"%s\" is out of error",
+							dlist_container(Subscriber, node,
+											iter.cur)->row->name)));
 	}
 	feed->failures = 0;
 }
@@ -629,8 +466,13 @@ recovered(Feed *feed)
 static void
 publish_first(Feed *feed)
 {
+	bool		resets = false;
+	dlist_iter	iter;
+
 	Assert(feed->pending == 0);
-	if (feed->reset)
+	dlist_foreach(iter, &feed->subscribers)
+		resets |= dlist_container(Subscriber, node, iter.cur)->reset;
+	if (resets)
 	{
 		cover_now(feed);
 		checkpoint_add(feed);
@@ -640,7 +482,14 @@ publish_first(Feed *feed)
 	{
 		feed_settle_windows(feed);
 		checkpoint_add(feed);
-		deliver_announce(feed);
+	}
+	dlist_foreach(iter, &feed->subscribers)
+	{
+		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
+
+		if (!resets)
+			deliver_announce(subscriber);
+		subscriber->announced = true;
 	}
 }
 
@@ -652,7 +501,7 @@ feed_settle(Feed *feed)
 
 	/* from now on no change may be left out, nor be met while decoding */
 	if (!feed->query->inert || feed_is_short(feed))
-		fall_behind(feed);
+		feed_fall_behind(feed);
 	if (feed_is_short(feed))
 		return;
 
@@ -661,11 +510,11 @@ feed_settle(Feed *feed)
 		feed->loaded = true;
 		recovered(feed);
 		publish_first(feed);
-		feed->announced = true;
 		feed_dirty = true;
+		feed_share_loaded(feed);
 	}
 	else if (feed->covered > 0)
-		publish_if_due(feed);
+		feed_publish_if_due(feed);
 	else
 		feed_settle_windows(feed);
 	feed_balance(feed);
@@ -701,13 +550,14 @@ feed_step(Feed *feed)
 		switch (event->kind)
 		{
 			case FEED_RESET:
-				feed_note_reset(feed, true);
+				feed_note_reset(event->subscriber, true);
 				break;
 			case FEED_RELOAD:
 				feed->lost = true;
 				break;
 			case FEED_MOVE:
-				feed_move_page(feed, event->offset, event->limit);
+				feed_move_page(event->subscriber, event->offset,
+							   event->limit);
 				break;
 		}
 		feed->events = list_delete_first(feed->events);
@@ -715,7 +565,7 @@ feed_step(Feed *feed)
 	}
 
 	if (feed->lost)
-		lose_rows(feed);
+		feed_lose_rows(feed);
 	feed->held = false;
 	feed_settle(feed);
 	return true;

@@ -119,12 +119,9 @@ make_read(Feed *feed)
 	return read;
 }
 
-/*
- * Take over all that is known for the first time.  Nearly all windows need no
- * further look.
- */
-static void
-take_first(Feed *feed, WindowSet *read)
+/* Nearly all windows need no further look. */
+void
+feed_take_first(Feed *feed, WindowSet *read)
 {
 	uint64		position = 0;
 	Window	   *window;
@@ -136,7 +133,7 @@ take_first(Feed *feed, WindowSet *read)
 		if (feed_window_need(feed, window) != NEED_NOTHING)
 			window_touch(window, window_key(window));
 		else
-			window->page = feed_page(feed, window);
+			feed_note_page(feed, window);
 	}
 }
 
@@ -179,7 +176,7 @@ merge(Feed *feed)
 				feed->windows = read;
 			}
 			else if (feed->reads[0].everything && !feed->loaded)
-				take_first(feed, read);
+				feed_take_first(feed, read);
 			else if (window_set_is_partial(feed->windows))
 				feed_revive(feed, read, feed->reads[0].everything);
 			else if (feed->reads[0].backward)
@@ -206,6 +203,7 @@ static void
 take_query(Feed *feed)
 {
 	RefillAnswer *answer = feed->answer;
+	Subscriber *asker = feed->asker;
 	MemoryContext parent = MemoryContextGetParent(answer->context);
 	FeedRead   *reads = feed->reads;
 	int			nreads = feed->nreads;
@@ -217,93 +215,22 @@ take_query(Feed *feed)
 	feed_set_query(feed, answer->query_text);
 	MemoryContextSetParent(answer->context, parent);
 	feed->answer = answer;
+	feed->asker = asker;
 	feed->reads = reads;
 	feed->nreads = nreads;
-}
-
-static void
-take_check(Feed *feed)
-{
-	if (feed->query == NULL || feed->answer->status == REFILL_CHANGED)
-	{
-		char	   *text = pstrdup(feed->answer->query_text);
-		bool		full = feed->answer->full;
-
-		/* clients that knew the result before start anew */
-		if (feed->query)
-		{
-			feed->reset = feed->announced;
-			feed_drop_events(feed);
-		}
-		feed_set_query(feed, text);
-		pfree(text);
-		feed_note_full(feed, full);
-		feed_start_passing(feed);
-	}
-	else
-	{
-		query_add_dependencies(feed->query, feed->answer->query_text,
-							   feed->template->context);
-		feed_note_full(feed, feed->answer->full);
-		feed_drop_refill(feed);
-		feed_dirty = true;
-		if (!feed->recheck)
-			feed_settle(feed);	/* what was held back meanwhile */
-	}
-	if (feed->loaded)
-		feed->failures = 0;
-}
-
-static void
-take_failure(Feed *feed)
-{
-	bool		check = feed->nreads == 0;
-
-	switch (feed->answer->sqlerrcode)
-	{
-		case ERRCODE_CONNECTION_FAILURE:
-		case ERRCODE_QUERY_CANCELED:
-		case ERRCODE_T_R_DEADLOCK_DETECTED:
-			ereport(LOG,
-					(errmsg("refill of live_topn subscription \"%s\" failed: %s",
-							feed->row->name, feed->answer->error)));
-			feed_drop_refill(feed);
-			feed->recheck = feed->recheck || (check && feed->query);
-			feed_retry_later(feed);
-			break;
-		default:
-			feed_fail(feed, feed->answer->sqlerrcode, feed->answer->error,
-					  feed->answer->hint);
-	}
-}
-
-/*
- * Roles belong to the whole server: a subscription does not keep its owner from
- * being dropped, and goes with him.  We shall see that in the log; if not, we
- * try again.
- */
-static void
-drop_orphan(Feed *feed)
-{
-	ereport(LOG,
-			(errmsg("live_topn subscription \"%s\" is dropped because its owner was",
-					feed->row->name)));
-	refill_submit_drop(feed_pool, feed->id);
-	feed_fail(feed, ERRCODE_UNDEFINED_OBJECT,
-			  "its owner does not exist any more", NULL);
 }
 
 void
 feed_take_answer(Feed *feed)
 {
 	if (feed->answer->status == REFILL_FAILED)
-		take_failure(feed);
+		feed_take_failure(feed);
 	else if (feed->answer->status == REFILL_TOO_LARGE)
 		feed_take_too_large(feed);
 	else if (feed->answer->status == REFILL_ORPHANED)
-		drop_orphan(feed);
+		feed_drop_orphans(feed);
 	else if (feed->answer->status == REFILL_CHANGED || feed->nreads == 0)
-		take_check(feed);
+		feed_take_check(feed);
 	else
 	{
 		if (feed->query == NULL)

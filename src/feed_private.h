@@ -19,6 +19,32 @@ extern bool feed_dirty;			/* something is not as it was saved */
 
 /* ---- feed.c ---- */
 
+/* A feed for a subscription that was born, or found: see subscriber_create. */
+extern void feed_create(Subscriber *subscriber, bool found);
+
+/* Up to which row a page goes: an empty one, to none. */
+static inline int64
+feed_reach(int64 offset, int64 limit)
+{
+	return limit == 0 ? 0 : offset + limit;
+}
+
+/* The subscription has been dropped. */
+extern void feed_leave(Subscriber *subscriber);
+
+/* The subscriber shows a feed of the same template from now on. */
+extern void feed_transfer(Subscriber *subscriber, Feed *feed);
+
+/*
+ * A feed of its own for one of several subscribers, at the same place of the
+ * log and with the same query, but nothing loaded: to forget the query, or
+ * see feed_split.
+ */
+extern Feed *feed_split_off(Subscriber *subscriber);
+
+/* Nobody shows the feed any more.  It goes with its last batch. */
+extern void feed_end(Feed *feed);
+
 /*
  * Take over a query from text, with nothing loaded.  No batch may be pending:
  * its rows live in the memory of the query before.
@@ -50,7 +76,7 @@ extern void feed_activate(Feed *feed);
 extern void feed_rest(Feed *feed);
 
 /* Show that part of the ordered rows. */
-extern void feed_move_page(Feed *feed, int64 offset, int64 limit);
+extern void feed_move_page(Subscriber *subscriber, int64 offset, int64 limit);
 
 /*
  * Forget the commits between the cursor and the last one decoded: the feed
@@ -96,11 +122,11 @@ extern bool feed_watch_fail(Feed *feed);
 extern void feed_lease_startup(void);
 
 /* The feed was made at that time; it has gone. */
-extern void feed_start_lease(Feed *feed, TimestampTz at);
-extern void feed_stop_lease(Feed *feed);
+extern void feed_start_lease(Subscriber *subscriber, TimestampTz at);
+extern void feed_stop_lease(Subscriber *subscriber);
 
 /* As it was when it was saved. */
-extern void feed_restore_lease(Feed *feed, TimestampTz end);
+extern void feed_restore_lease(Subscriber *subscriber, TimestampTz end);
 
 /* When the first lease ends; 0: never. */
 extern TimestampTz feed_next_lease_end(void);
@@ -119,26 +145,23 @@ extern bool feed_window_is_short(const Feed *feed, const Window *window);
 /* Does any window? */
 extern bool feed_is_short(const Feed *feed);
 
+/* The page that reaches furthest, in a window that is not short. */
+extern ResultPage feed_reach_page(const Feed *feed, const Window *window);
+
+/* Clients know the result in the window as it is. */
+extern void feed_note_page(Feed *feed, Window *window);
+
 /*
  * The changes so far are accounted for: this is the result clients know.
  * Windows may be trimmed.
  */
 extern void feed_settle_windows(Feed *feed);
 
-/* The throttle lets the next batch through after its interval. */
-extern void feed_start_interval(Feed *feed);
+/* Go through the log, from the last commit decoded on. */
+extern void feed_fall_behind(Feed *feed);
 
-/*
- * The result is known as of feed->commit: queue what makes it from the one
- * known before.
- */
-extern void feed_publish(Feed *feed);
-
-/*
- * Tell clients that their list is no longer kept.  It is what it was, so
- * last_lsn stays.
- */
-extern void feed_publish_error(Feed *feed);
+/* Start again from the table: at this commit the rows are not known. */
+extern void feed_lose_rows(Feed *feed);
 
 /* At the cursor: is there a result, and is it news? */
 extern void feed_settle(Feed *feed);
@@ -153,16 +176,46 @@ extern bool feed_step(Feed *feed);
 /* Is it of no use to ask for rows before some commit to come? */
 extern bool feed_awaits_reload(const Feed *feed);
 
+/* ---- feed_publish.c ---- */
+
+/* The throttle lets the next batch through after its interval. */
+extern void feed_start_interval(Feed *feed);
+
+/*
+ * The result is known as of feed->commit: queue what makes it from the one
+ * known before.
+ */
+extern void feed_publish(Feed *feed);
+
+/*
+ * The same unless the throttle says later: then the commits until that time
+ * share a batch.
+ */
+extern void feed_publish_if_due(Feed *feed);
+
+/*
+ * Tell clients that their list is no longer kept.  It is what it was, so
+ * last_lsn stays.
+ */
+extern void feed_publish_error(Subscriber *subscriber);
+
 /* ---- feed_refill.c ---- */
 
 /* Ask for the rows beyond the window. */
 extern void feed_request_rows(Feed *feed);
 
+/* Have the text of a subscriber analysed, and rows read. */
+extern void feed_submit(Feed *feed, Subscriber *asker, int nreads,
+						const RefillRead *reads);
+
+/* Ask for the first rows of a query that is looked at for the first time. */
+extern void feed_request_first_rows(Feed *feed);
+
 /*
- * Have the query analysed again, once all that changed it is visible: a commit
- * is decoded before that.
+ * A commit that the log has is not visible yet, and we have to wait until it
+ * is: often for a moment, but with synchronous replication possibly long.
  */
-extern void feed_request_check(Feed *feed);
+extern void feed_look_again_later(Feed *feed);
 
 /* Forget the refill under way, and its answer. */
 extern void feed_drop_refill(Feed *feed);
@@ -188,16 +241,29 @@ extern void feed_shrink(Feed *feed);
 /* Forget reads that are not wanted any more; is anything left? */
 extern bool feed_keep_wanted_reads(Feed *feed);
 
-/*
- * A commit that the log has is not visible yet, and we have to wait until it
- * is: often for a moment, but with synchronous replication possibly long.
- */
-extern void feed_look_again_later(Feed *feed);
-
 /* ---- feed_merge.c ---- */
+
+/* Take over rows, all that is known, for the first time. */
+extern void feed_take_first(Feed *feed, WindowSet *read);
 
 /* Use what feed_answer left in feed->answer. */
 extern void feed_take_answer(Feed *feed);
+
+/* ---- feed_check.c ---- */
+
+/*
+ * Have the query analysed again, once all that changed it is visible: a commit
+ * is decoded before that.
+ */
+extern void feed_request_check(Feed *feed);
+
+/* What the text means that the subscriber has is not known any more. */
+extern void feed_uncheck_text(Feed *feed, const Subscriber *subscriber);
+
+/* What feed_answer left in feed->answer says of the query. */
+extern void feed_take_check(Feed *feed);
+extern void feed_take_failure(Feed *feed);
+extern void feed_drop_orphans(Feed *feed);
 
 /* ---- feed_set.c ---- */
 
@@ -208,7 +274,13 @@ extern bool feed_starts_anew(const Feed *feed);
 extern void feed_note_full(Feed *feed, bool full);
 
 /* The next batch has to be a reset, or need not be. */
-extern void feed_note_reset(Feed *feed, bool reset);
+extern void feed_note_reset(Subscriber *subscriber, bool reset);
+
+/* The next batch of all whose clients know a result has to be one. */
+extern void feed_note_resets(Feed *feed);
+
+/* Has anybody's next batch to be one? */
+extern bool feed_needs_reset(const Feed *feed);
 
 /* Should rows be read that nothing waits for? */
 extern bool feed_wants_rows(const Feed *feed);
@@ -222,6 +294,38 @@ extern void feed_start_passing(Feed *feed);
 
 /* Has much changed that is not published yet? */
 extern bool feed_holds_much(const Feed *feed);
+
+/* ---- feed_share.c ---- */
+
+extern void feed_share_startup(MemoryContext parent);
+
+/* The feed has a query, or another page; or it has a query no longer. */
+extern void feed_share_join(Feed *feed);
+extern void feed_share_leave(Feed *feed);
+
+/* The first rows are there. */
+extern void feed_share_loaded(Feed *feed);
+
+/*
+ * Take the first rows from a feed that has the same ones; true if so, or if
+ * they are on the way.
+ */
+extern bool feed_share_rows(Feed *feed);
+
+/*
+ * At rest: pass all subscribers on to the feed of the same query that others
+ * show.  If done, the feed has gone.
+ */
+extern bool feed_share_merge(Feed *feed);
+
+/* Does it want to, but has to wait? */
+extern bool feed_wants_merge(const Feed *feed);
+
+/*
+ * Give pages that may not share their own feeds, and rows back that nobody
+ * needs.
+ */
+extern void feed_share_resize(Feed *feed);
 
 /* ---- feed_slice.c ---- */
 

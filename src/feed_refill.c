@@ -3,14 +3,13 @@
  *	  The rows of a feed's window: how many, and how they get there.
  *
  * A feed has at most one request under way, to read the rows beyond some of its
- * windows or, with none, to have its query analysed.  What becomes of the
- * answer is in feed_merge.c.
+ * windows or, with none, to have its query analysed (feed_check.c).  What
+ * becomes of the answer is in feed_merge.c.
  */
 #include "postgres.h"
 
 #include "feed_private.h"
 #include "route.h"
-#include "storage/procarray.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -67,7 +66,7 @@ wanted_rows(const Feed *feed, const Window *window)
 	if (!feed_window_is_short(feed, window))
 	{
 		/* where ties end shows in a row that is none */
-		wanted = Max(wanted, feed_page(feed, window).end);
+		wanted = Max(wanted, feed_reach_page(feed, window).end);
 		wanted += feed->query->nties > 0;
 	}
 	return wanted;
@@ -119,13 +118,15 @@ note_needy(Feed *feed, WindowNeed need)
 	}
 }
 
-static void
-submit(Feed *feed, int nreads, const RefillRead *reads)
+void
+feed_submit(Feed *feed, Subscriber *asker, int nreads, const RefillRead *reads)
 {
 	char	   *known = feed->template ?
 	template_text(feed->template, feed->params) : NULL;
 
-	feed->ticket = refill_submit(feed_pool, feed->row, known,
+	note_request(feed);
+	feed->asker = asker;
+	feed->ticket = refill_submit(feed_pool, asker->row, known,
 								 nreads > 0 ? feed_room(feed) : 0, nreads,
 								 reads);
 	if (known)
@@ -155,7 +156,8 @@ note_read_from_start(Feed *feed, uint64 skip)
 	feed->reads[feed->nreads++] = (FeedRead) {
 		.everything = true,
 		.skip = skip,
-		.limit = (feed->row->grouped ? 0 : feed_needed_rows(feed)) +
+		.limit = (feed_first(feed)->row->grouped ? 0 :
+				  feed_needed_rows(feed)) +
 			cushion_rows(&feed->cushion)
 	};
 }
@@ -190,8 +192,7 @@ feed_request_rows(Feed *feed)
 			read->low ? REFILL_AFTER : REFILL_GROUP;
 		reads[i].skip = read->skip;
 	}
-	note_request(feed);
-	submit(feed, feed->nreads, reads);
+	feed_submit(feed, feed_first(feed), feed->nreads, reads);
 	cushion_ask(&feed->cushion, feed_position->commit.no);
 	feed->refills++;
 	route_note_logger(feed);
@@ -208,23 +209,8 @@ feed_look_again_later(Feed *feed)
 									MIN_LOOK_AGAIN_MS << shift);
 }
 
-/*
- * A query that is looked at for the first time is read at the same time,
- * unless that may take long: what a query is about should be known soon, since
- * until then the changes of all tables are logged.  How a page far from the
- * start is best read depends on the query, and so does how few rows can do; and
- * a set may need no rows.
- */
-static bool
-can_read_at_once(const Feed *feed)
-{
-	return feed->query == NULL && feed->limit < NO_LIMIT &&
-		feed->offset < feed_slice_offset && !feed->cushion.tight &&
-		refill_reads_at_once(feed_pool);
-}
-
-static void
-request_first_rows(Feed *feed)
+void
+feed_request_first_rows(Feed *feed)
 {
 	RefillRead	read = {0};
 
@@ -233,34 +219,9 @@ request_first_rows(Feed *feed)
 	feed->reads = MemoryContextAlloc(feed->context, sizeof(FeedRead));
 	note_read_from_start(feed, 0);
 	read.limit = feed->reads[0].limit;
-	submit(feed, 1, &read);
+	feed_submit(feed, feed_first(feed), 1, &read);
 	cushion_ask(&feed->cushion, feed_position->commit.no);
 	feed->refills++;
-}
-
-void
-feed_request_check(Feed *feed)
-{
-	Assert(feed->ticket == 0 && feed->answer == NULL);
-	while (feed->unseen != NIL &&
-		   !TransactionIdIsInProgress(linitial_oid(feed->unseen)))
-		feed->unseen = list_delete_first(feed->unseen);
-	if (feed->unseen != NIL)
-	{
-		feed_look_again_later(feed);
-		return;
-	}
-
-	feed->looks = 0;
-	feed->recheck = false;
-	feed_dirty = true;
-	note_request(feed);
-	if (can_read_at_once(feed))
-		request_first_rows(feed);
-	else
-		submit(feed, 0, NULL);
-	route_note_logger(feed);
-	feed_activate(feed);
 }
 
 /* Does what is read still continue what is held? */
@@ -271,7 +232,8 @@ is_wanted(const Feed *feed, const FeedRead *read)
 
 	if (read->everything)
 		return window_set_is_lost(feed->windows) || feed_wants_rows(feed) ||
-			(window_set_is_passing(feed->windows) && feed->reset) ||
+			(window_set_is_passing(feed->windows) &&
+			 feed_needs_reset(feed)) ||
 			feed_reads_all_groups(feed);
 	if (read->backward)
 		return feed->windows->counted &&
@@ -328,6 +290,7 @@ feed_drop_refill(Feed *feed)
 	if (feed->ticket != 0)
 		refill_forget(feed_pool, feed->ticket);
 	feed->ticket = 0;
+	feed->asker = NULL;
 	if (feed->answer)
 		free_answer(feed->answer);
 	feed->answer = NULL;

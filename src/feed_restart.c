@@ -51,7 +51,7 @@ change_rows(Feed *feed, const SavedFeed *saved)
 
 /* The window of rows that are there now. */
 static void
-restore_range(Feed *feed, const SavedWindow *saved)
+restore_range(Feed *feed, const SavedWindow *saved, ResultPage known)
 {
 	MinimalTuple tuple = saved->kept.n > 0 ? saved->kept.tuples[0] :
 		saved->added.n > 0 ? saved->added.tuples[0] : saved->key;
@@ -65,10 +65,10 @@ restore_range(Feed *feed, const SavedWindow *saved)
 	window_set_end(window, saved->end, high);
 	if (saved->end == WINDOW_PASSING && !feed->windows->only)
 		feed->windows->nwaiting++;
-	window->page = saved->page;
-	page = feed_page(feed, window);
+	*feed_known_page(feed_first(feed), window) = known;
+	page = feed_page(feed_first(feed), window);
 	if (feed_window_need(feed, window) != NEED_NOTHING ||
-		page.skip != saved->page.skip || page.end != saved->page.end)
+		page.skip != known.skip || page.end != known.end)
 		window_touch(window, key);
 	if (key)
 		row_unref(key);
@@ -77,10 +77,12 @@ restore_range(Feed *feed, const SavedWindow *saved)
 static void
 restore(Feed *feed, const void *arg)
 {
-	const SavedFeed *saved = arg;
+	const SavedSubscriber *of = arg;
+	const SavedFeed *saved = &of->feed;
+	Subscriber *subscriber = feed_first(feed);
 	MemoryContext caller;
 
-	feed_move_page(feed, saved->offset, saved->limit);
+	feed_move_page(subscriber, of->offset, of->limit);
 	feed_set_query(feed, saved->query_text);
 	feed->windows->others = saved->others;
 	feed->full = saved->low != NULL;
@@ -102,7 +104,8 @@ restore(Feed *feed, const void *arg)
 		window_settle(feed->windows->only);
 	change_rows(feed, saved);
 	for (int64 i = 0; i < saved->nwindows; i++)
-		restore_range(feed, &saved->windows[i]);
+		restore_range(feed, &saved->windows[i], feed->windows->only ?
+					  of->page : saved->windows[i].page);
 	for (int64 i = 0; i < saved->ndropped; i++)
 		window_set_add_dropped(feed->windows, saved->dropped[i]);
 	feed->windows->dropped_rows = saved->dropped_rows;
@@ -111,8 +114,8 @@ restore(Feed *feed, const void *arg)
 	feed->loaded = true;
 	feed->applied = saved->lsn;
 	feed->cursor = feed_position->commit.no;
-	feed->reset = saved->reset;
-	feed->recheck = saved->recheck;
+	subscriber->reset = of->reset;
+	feed->recheck = subscriber->unchecked = saved->recheck;
 	feed->covered = saved->covered;
 	feed->from = saved->from;
 	feed->commit = saved->commit;
@@ -126,46 +129,49 @@ restore(Feed *feed, const void *arg)
 	 * While replaying, only a feed whose batches follow from the commits
 	 * alone can go on: another must first know what was published.
 	 */
-	feed->behind = !feed->query->inert || feed->row->throttle_ms > 0 ||
+	feed->behind = !feed->query->inert || subscriber->row->throttle_ms > 0 ||
 		feed->covered > 0 || feed->recheck || feed_is_short(feed);
 	route_note_logger(feed);
 }
 
 void
-feed_restore(Feed *feed, const SavedFeed *saved)
+feed_restore(Subscriber *subscriber, const SavedSubscriber *saved)
 {
-	feed->seq = feed->published = saved->seq;
-	feed->last_lsn = feed->published_lsn = saved->last_lsn;
-	feed->announced = true;
-	feed_restore_lease(feed, saved->lease_end);
-	if (saved->query_text == NULL)
+	const SavedFeed *feed = &saved->feed;
+
+	subscriber->seq = subscriber->published = saved->seq;
+	subscriber->last_lsn = subscriber->published_lsn = saved->last_lsn;
+	subscriber->announced = true;
+	feed_restore_lease(subscriber, saved->lease_end);
+	if (feed->query_text == NULL)
 		return;
-	if (saved->covered == 0)
-		feed->published_lsn = Max(saved->lsn, saved->last_lsn);
-	feed_run_safely(feed, restore, saved);
+	if (feed->covered == 0)
+		subscriber->published_lsn = Max(feed->lsn, saved->last_lsn);
+	feed_run_safely(subscriber->feed, restore, saved);
 }
 
 void
-feed_lose_history(Feed *feed, XLogRecPtr lsn)
+feed_lose_history(Subscriber *subscriber, XLogRecPtr lsn)
 {
-	feed->seq = feed->published = Max(feed->seq, (int64) lsn);
-	feed->announced = true;
+	subscriber->seq = subscriber->published = Max(subscriber->seq,
+												  (int64) lsn);
+	subscriber->announced = true;
 }
 
 /*
  * A batch as of lsn was published, or, with seq 0, the result at birth shown.
  */
 static void
-was_published(Feed *feed, int64 seq, XLogRecPtr lsn)
+was_published(Subscriber *subscriber, int64 seq, XLogRecPtr lsn)
 {
-	if (!feed->replaying)
+	if (!subscriber->feed->replaying)
 		return;
-	feed->announced = true;
-	if (seq <= feed->published)
+	subscriber->announced = true;
+	if (seq <= subscriber->published)
 		return;
-	feed->seq = feed->published = seq;
-	feed->published_lsn = Max(feed->published_lsn, lsn);
-	feed->last_lsn = Max(feed->last_lsn, lsn);
+	subscriber->seq = subscriber->published = seq;
+	subscriber->published_lsn = Max(subscriber->published_lsn, lsn);
+	subscriber->last_lsn = Max(subscriber->last_lsn, lsn);
 }
 
 void
@@ -178,10 +184,10 @@ feed_note_published(const char *numbers)
 	while (message_number(&numbers, &id) && message_number(&numbers, &seq) &&
 		   message_number(&numbers, &lsn))
 	{
-		Feed	   *feed = feed_find(id);
+		Subscriber *subscriber = subscriber_find(id);
 
-		if (feed)
-			was_published(feed, seq, lsn);
+		if (subscriber)
+			was_published(subscriber, seq, lsn);
 	}
 }
 
@@ -211,25 +217,29 @@ restored_cursor(const Feed *feed)
 void
 feed_end_replay(Feed *feed)
 {
+	Subscriber *subscriber = feed_first(feed);
+
 	if (!feed->replaying)
 		return;
 	feed->replaying = false;
-	if (feed->announced)
+	if (subscriber->announced)
 		feed_start_interval(feed);
 	if (!feed->loaded)
-		feed->reset = feed->announced;
+		subscriber->reset = subscriber->announced;
 	else if (feed->behind)
 	{
 		feed->cursor = Max(feed->cursor, restored_cursor(feed));
 
-		if (feed->covered > 0 && feed->commit.lsn <= feed->published_lsn)
-			feed_note_reset(feed, false);	/* clients have got it */
+		if (feed->covered > 0 && feed->commit.lsn <= subscriber->published_lsn)
+			feed_note_reset(subscriber, false);	/* clients have got it */
 
 		/* a result that was known, and which clients may have by now */
 		feed->held = feed->covered > 0 && !feed->recheck &&
 			!feed_is_short(feed);
-		if (feed->held && feed->commit.lsn <= feed->published_lsn)
+		if (feed->held && feed->commit.lsn <= subscriber->published_lsn)
 			feed->due = 0;
 	}
+	if (feed->loaded)
+		feed_share_loaded(feed);
 	feed_activate(feed);
 }

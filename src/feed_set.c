@@ -54,11 +54,37 @@ feed_note_full(Feed *feed, bool full)
 }
 
 void
-feed_note_reset(Feed *feed, bool reset)
+feed_note_reset(Subscriber *subscriber, bool reset)
 {
-	feed->reset = reset;
+	const Feed *feed = subscriber->feed;
+
+	subscriber->reset = reset;
 	if (feed->windows && window_set_is_passing(feed->windows))
 		window_touch(feed->windows->only, NULL);
+}
+
+void
+feed_note_resets(Feed *feed)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &feed->subscribers)
+	{
+		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
+
+		feed_note_reset(subscriber, subscriber->announced);
+	}
+}
+
+bool
+feed_needs_reset(const Feed *feed)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, unconstify(dlist_head *, &feed->subscribers))
+		if (dlist_container(Subscriber, node, iter.cur)->reset)
+			return true;
+	return false;
 }
 
 bool
@@ -82,7 +108,7 @@ feed_shed(Feed *feed)
 	WindowSet  *set = feed->windows;
 
 	if (set->only && set->only->end == WINDOW_COMPLETE &&
-		feed_can_pass(feed) && !feed->reset)
+		feed_can_pass(feed) && !feed_needs_reset(feed))
 	{
 		window_set_pass(set);
 		feed->unwieldy = feed->wanted;

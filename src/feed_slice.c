@@ -20,9 +20,9 @@ int			feed_slice_offset = 1000;
 static bool
 can_slice(const Feed *feed)
 {
-	return feed->query->ngroups == 0 && feed->query->rank <= RANK_WITH_TIES &&
-		feed->query->ranks == NIL && !feed->query->keyless &&
-		feed->offset >= feed_slice_offset;
+	return feed->nsubscribers == 1 && feed->query->ngroups == 0 &&
+		feed->query->rank <= RANK_WITH_TIES && feed->query->ranks == NIL &&
+		!feed->query->keyless && feed->offset >= feed_slice_offset;
 }
 
 /* Rows that the window holds, or would hold, before the page. */

@@ -130,7 +130,8 @@ feed_exact_lsn_of_all(void)
 void
 feed_answer(RefillAnswer *answer)
 {
-	Feed	   *feed = feed_find(answer->id);
+	Subscriber *subscriber = subscriber_find(answer->id);
+	Feed	   *feed = subscriber ? subscriber->feed : NULL;
 
 	if (feed && feed->ticket == answer->ticket)
 	{
@@ -166,7 +167,7 @@ is_answer_early(const Feed *feed)
 static bool
 may_ask(const Feed *feed)
 {
-	return feed->ticket == 0 && feed->answer == NULL &&
+	return feed->ticket == 0 && feed->answer == NULL && !feed->waiting &&
 		feed->retry_at <= GetCurrentTimestamp();
 }
 
@@ -183,7 +184,7 @@ can_advance(const Feed *feed)
 		return false;
 	if (feed->forget)
 		return feed->pending == 0;
-	if (feed->answer && !is_answer_early(feed))
+	if (feed->resized || (feed->answer && !is_answer_early(feed)))
 		return true;
 	if (feed->cursor < feed->merge_at)
 		return true;
@@ -215,6 +216,8 @@ advance(Feed *feed, const void *arg)
 			feed_forget_query(feed);
 		else if (feed->answer && !is_answer_early(feed))
 			feed_take_answer(feed);
+		else if (feed->resized)
+			feed_share_resize(feed);
 		else if (feed->cursor < feed->merge_at)
 		{
 			if (!feed_step(feed))
@@ -226,7 +229,7 @@ advance(Feed *feed, const void *arg)
 				feed_request_check(feed);
 			else if (feed_awaits_reload(feed))
 				(void) feed_step(feed);
-			else
+			else if (!feed_share_rows(feed))
 				feed_request_rows(feed);
 		}
 		else if (wants_rows_now(feed))
@@ -247,14 +250,14 @@ void
 feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 				const void *arg)
 {
+	const SubscriptionRow *row = feed_first(feed)->row;
 	MemoryContext caller = CurrentMemoryContext;
 
 	PG_TRY();
 	{
 		StartTransactionCommand();
-		SetUserIdAndSecContext(feed->row->owner,
-							   SECURITY_RESTRICTED_OPERATION);
-		catalog_apply_settings(feed->row->nsettings, feed->row->settings);
+		SetUserIdAndSecContext(row->owner, SECURITY_RESTRICTED_OPERATION);
+		catalog_apply_settings(row->nsettings, row->settings);
 		PushActiveSnapshot(GetTransactionSnapshot());
 		feed_watch_begin(feed);
 		function(feed, arg);
@@ -296,7 +299,7 @@ next_time(const Feed *feed)
 	if (feed->held)
 		at = feed->due;
 	if ((is_blocked(feed) || feed_wants_rows(feed)) &&
-		feed->ticket == 0 && feed->answer == NULL &&
+		feed->ticket == 0 && feed->answer == NULL && !feed->waiting &&
 		(at == 0 || feed->retry_at < at))
 		at = feed->retry_at;
 	return at;
@@ -307,8 +310,8 @@ static bool
 has_settled(const Feed *feed)
 {
 	return !feed->replaying && !feed->behind && !feed->forget && !feed->held &&
-		feed->ticket == 0 && feed->answer == NULL && !is_blocked(feed) &&
-		!feed_wants_rows(feed);
+		!feed->resized && feed->ticket == 0 && feed->answer == NULL &&
+		!is_blocked(feed) && !feed_wants_rows(feed) && !feed_wants_merge(feed);
 }
 
 /* Is feed_activate called when a feed that cannot advance can do so? */
@@ -368,6 +371,8 @@ feed_advance_all(void)
 			feed_run_safely(feed, advance, NULL);
 			feed->work_time += meter_elapsed(start);
 		}
+		if (feed_share_merge(feed))
+			continue;
 		if (can_advance(feed))
 			more = true;
 		else if (has_settled(feed))

@@ -148,7 +148,7 @@ debt_of(Oid owner)
 void
 feed_watch_begin(const Feed *feed)
 {
-	debt_before = debt_of(feed->row->owner);
+	debt_before = debt_of(feed_first(feed)->row->owner);
 	rows_before = rows_seen = rows_done();
 	row_since = GetCurrentTimestamp();
 	used_before = used_time();
@@ -161,20 +161,20 @@ feed_watch_begin(const Feed *feed)
 void
 feed_watch_end(const Feed *feed)
 {
+	Oid			owner = feed_first(feed)->row->owner;
 	int64		debt = debt_before + excess();
 
 	disable_timeout(timeout_id, false);
 	QueryCancelPending = false; /* came when all was done */
 	if (debt > 0)
 	{
-		Account    *account = hash_search(accounts, &feed->row->owner,
-										  HASH_ENTER, NULL);
+		Account    *account = hash_search(accounts, &owner, HASH_ENTER, NULL);
 
 		account->debt = debt;
 		account->at = GetCurrentTimestamp();
 	}
 	else if (debt_before == 0)
-		hash_search(accounts, &feed->row->owner, HASH_REMOVE, NULL);
+		hash_search(accounts, &owner, HASH_REMOVE, NULL);
 }
 
 bool
@@ -193,7 +193,7 @@ feed_watch_fail(Feed *feed)
 	feed_fail(feed, ERRCODE_QUERY_CANCELED, message,
 			  "Let the expressions of the query do less, or raise the setting.");
 	feed->barred_until = GetCurrentTimestamp() +
-		REPAYMENT * debt_of(feed->row->owner);
+		REPAYMENT * debt_of(feed_first(feed)->row->owner);
 	feed->retry_at = Max(feed->retry_at, feed->barred_until);
 	pfree(message);
 	pfree(limit);

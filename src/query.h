@@ -148,7 +148,10 @@ extern TopnQuery *query_from_text(const char *text);
 /* The part of such a text that says what the query means. */
 extern const char *query_text_of_meaning(const char *text);
 
-/* Do two such texts mean the same, whatever they depend on? */
+/*
+ * Do two such texts mean the same, whatever they depend on, and whichever of
+ * the rows they show?
+ */
 extern bool query_text_equal(const char *a, const char *b);
 
 /*

@@ -4,8 +4,9 @@
  *
  * The text is that of a list of nodes, as PostgreSQL keeps views in its
  * catalogs.  It is for another process of the same server: it holds OIDs, and
- * values as they are in memory.  A line before it says on what the query
- * depends, which is no part of what it means.
+ * values as they are in memory.  A line before it says what is no part of
+ * what the query means: on what it depends, and which of the rows are the
+ * result, which topn_move changes.
  */
 #include "postgres.h"
 
@@ -94,13 +95,13 @@ query_to_text(const TopnQuery *query)
 	numbers = lappend_int(numbers, query->bound);
 	numbers = lappend_int(numbers, query->bound_exclusive);
 
-	dependencies = list_make3(query->depends, query->shadows,
-							  list_make2_int(query->enums, query->functions));
+	dependencies = list_make5(query->depends, query->shadows,
+							  list_make2_int(query->enums, query->functions),
+							  make_int64(query->offset),
+							  make_int64(query->limit));
 	return psprintf("%s\n%s", nodeToString(dependencies),
 					nodeToString(list_make5(numbers, oids, names,
-											list_make4(make_int64(query->offset),
-													   make_int64(query->limit),
-													   make_int64(query->nties),
+											list_make2(make_int64(query->nties),
 													   make_int64(query->definitions)),
 											list_make3(query->quals,
 													   query->targetlist,
@@ -130,6 +131,8 @@ read_dependencies(TopnQuery *query, const char *text)
 	query->shadows = lsecond(parts);
 	query->enums = linitial_int(lthird(parts));
 	query->functions = lsecond_int(lthird(parts));
+	query->offset = get_int64(lfourth(parts));
+	query->limit = get_int64(list_nth(parts, 4));
 	pfree(line);
 }
 
@@ -197,10 +200,8 @@ query_from_text(const char *text)
 	query->bound = list_nth_int(numbers, number++);
 	query->bound_exclusive = list_nth_int(numbers, number++);
 
-	query->offset = get_int64(linitial(large));
-	query->limit = get_int64(lsecond(large));
-	query->nties = get_int64(lthird(large));
-	query->definitions = get_int64(lfourth(large));
+	query->nties = get_int64(linitial(large));
+	query->definitions = get_int64(lsecond(large));
 	query->quals = linitial(trees);
 	query->targetlist = lsecond(trees);
 	query->ranks = lthird(trees);

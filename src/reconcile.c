@@ -247,6 +247,8 @@ redo_change(const Change *change, void *arg)
 static bool
 is_seen(const ReadView *view, const LoggedCommit *commit)
 {
+	if (view->is_place)
+		return commit->info.no <= view->place;
 	if (reconcile_ignore_fact == IGNORE_SNAPSHOT)
 		return commit->info.lsn <= view->lsn;
 	return !XidInMVCCSnapshot(commit->info.xid,

@@ -25,6 +25,8 @@ typedef struct ReadView
 {
 	SnapshotData snapshot;		/* xmin, xmax and xip are set */
 	XLogRecPtr	lsn;			/* WAL insert position after the snapshot */
+	bool		is_place;		/* no snapshot: what a window saw, ... */
+	uint64		place;			/* ... all commits up to this one */
 } ReadView;
 
 typedef enum ReconcileResult

@@ -7,6 +7,7 @@
  * nearly all have one of a few queries, with other constants.  So the
  * constants of the filter are taken out, into parameters, and all that have
  * the same query then, the same owner and the same settings, share the rest.
+ * How many rows they show, and from which on, makes no difference.
  * The text can be made again at any time.
  *
  * Only inert queries are shared: no error can leave their expressions, or
@@ -85,6 +86,17 @@ typedef struct Values
 	ParamListInfo params;
 } Values;
 
+static Const *
+make_constant(const Values *values, int i)
+{
+	Const	   *constant = makeNode(Const);
+
+	*constant = *list_nth_node(Const, values->constants, i);
+	constant->constvalue = values->params->params[i].value;
+	constant->constisnull = values->params->params[i].isnull;
+	return constant;
+}
+
 /* And the other way round. */
 static Node *
 put_constants(Node *node, Values *values)
@@ -92,15 +104,7 @@ put_constants(Node *node, Values *values)
 	if (node == NULL)
 		return NULL;
 	if (IsA(node, Param))
-	{
-		int			i = ((Param *) node)->paramid - 1;
-		Const	   *constant = makeNode(Const);
-
-		*constant = *list_nth_node(Const, values->constants, i);
-		constant->constvalue = values->params->params[i].value;
-		constant->constisnull = values->params->params[i].isnull;
-		return (Node *) constant;
-	}
+		return (Node *) make_constant(values, ((Param *) node)->paramid - 1);
 	return expression_tree_mutator(node, put_constants, values);
 }
 
@@ -128,6 +132,68 @@ make_params(List *constants)
 									 constant->constlen);
 	}
 	return params;
+}
+
+Template *
+template_share(Template *template, ParamListInfo params, ParamListInfo *copy)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	MemoryContext scratch = AllocSetContextCreate(caller,
+												  "live_topn values",
+												  ALLOCSET_SMALL_SIZES);
+	Values		values = {template->constants, params};
+	List	   *constants = NIL;
+
+	Assert(template->shared);
+	template->refs++;
+	MemoryContextSwitchTo(scratch);
+	for (int i = 0; params && i < params->numParams; i++)
+		constants = lappend(constants, make_constant(&values, i));
+	MemoryContextSwitchTo(caller);
+	*copy = make_params(constants);
+	MemoryContextDelete(scratch);
+	return template;
+}
+
+uint64
+template_params_hash(const Template *template, ParamListInfo params)
+{
+	uint64		hash = 0;
+	ListCell   *lc;
+
+	foreach(lc, template->constants)
+	{
+		const Const *constant = lfirst_node(Const, lc);
+		const ParamExternData *param =
+		&params->params[foreach_current_index(lc)];
+
+		hash = hash_combine64(hash, param->isnull ? 0 :
+							  datum_image_hash(param->value,
+											   constant->constbyval,
+											   constant->constlen));
+	}
+	return hash;
+}
+
+bool
+template_params_equal(const Template *template, ParamListInfo a,
+					  ParamListInfo b)
+{
+	ListCell   *lc;
+
+	foreach(lc, template->constants)
+	{
+		const Const *constant = lfirst_node(Const, lc);
+		const ParamExternData *x = &a->params[foreach_current_index(lc)];
+		const ParamExternData *y = &b->params[foreach_current_index(lc)];
+
+		if (x->isnull != y->isnull ||
+			(!x->isnull && !datum_image_eq(x->value, y->value,
+										   constant->constbyval,
+										   constant->constlen)))
+			return false;
+	}
+	return true;
 }
 
 void

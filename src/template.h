@@ -53,6 +53,16 @@ extern Template *template_acquire(const SubscriptionRow *row,
 								  const char *text, ParamListInfo *params);
 extern void template_release(Template *template);
 
+/* Another reference, and a copy of values in CurrentMemoryContext. */
+extern Template *template_share(Template *template, ParamListInfo params,
+								ParamListInfo *copy);
+
+/* Of one template: are the values the same? */
+extern bool template_params_equal(const Template *template, ParamListInfo a,
+								  ParamListInfo b);
+extern uint64 template_params_hash(const Template *template,
+								   ParamListInfo params);
+
 /* Free what template_acquire has made of values. */
 extern void template_free_params(const Template *template,
 								 ParamListInfo params);

@@ -168,25 +168,25 @@ restore(bool new_slot)
 	MemoryContext caller = MemoryContextSwitchTo(scratch);
 	CheckpointState state;
 	HASH_SEQ_STATUS status;
-	List	   *feeds;
-	Feed	   *feed;
+	List	   *saved_ones;
+	Subscriber *subscriber;
 
 	state = checkpoint_load(new_slot ? PG_UINT64_MAX : decoder_confirmed(),
-							&feeds);
-	for (int i = list_length(feeds) - 1; i >= 0; i--)
+							&saved_ones);
+	for (int i = list_length(saved_ones) - 1; i >= 0; i--)
 	{
-		SavedFeed  *saved = list_nth(feeds, i);
+		SavedSubscriber *saved = list_nth(saved_ones, i);
 
-		/* of the records of a feed the last one counts */
-		feed = feed_find(saved->id);
-		if (feed && !feed->announced)
-			feed_restore(feed, saved);
+		/* of the records of a subscription the last one counts */
+		subscriber = subscriber_find(saved->id);
+		if (subscriber && !subscriber->announced)
+			feed_restore(subscriber, saved);
 	}
 	if (state != (new_slot ? CHECKPOINT_NONE : CHECKPOINT_GOOD))
 	{
-		feed_scan(&status);
-		while ((feed = feed_scan_next(&status)) != NULL)
-			feed_lose_history(feed, replay_end);
+		subscriber_scan(&status);
+		while ((subscriber = subscriber_scan_next(&status)) != NULL)
+			feed_lose_history(subscriber, replay_end);
 	}
 	if (new_slot || state != CHECKPOINT_GOOD)
 		checkpoint_save(decoder_confirmed());
@@ -243,7 +243,7 @@ start(MemoryContext context, const char *slot_name)
 	apply_set_catalog(relid, &view);
 	apply_position()->lsn = decoder_position();
 	foreach(lc, rows)
-		feed_create(lfirst(lc), true);
+		subscriber_create(lfirst(lc), true);
 	MemoryContextDelete(scratch);
 	replay_end = request_flush_point();
 	pgstat_report_activity(STATE_RUNNING, "reading saved windows");
@@ -265,14 +265,12 @@ is_replaying(void)
 static void
 end_replay(void)
 {
-	HASH_SEQ_STATUS status;
-	Feed	   *feed;
+	dlist_iter	iter;
 
 	replay_end = InvalidXLogRecPtr;
 	checkpointed_at = GetCurrentTimestamp();
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		feed_end_replay(feed);
+	dlist_foreach(iter, &feed_all)
+		feed_end_replay(dlist_container(Feed, node, iter.cur));
 	feed_change_bound();
 }
 
@@ -296,20 +294,20 @@ static void
 look_ahead(void)
 {
 	HASH_SEQ_STATUS status;
-	Feed	   *feed;
+	Subscriber *subscriber;
 	XLogRecPtr	end = InvalidXLogRecPtr;
 
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		end = Max(end, feed->applied);
+	subscriber_scan(&status);
+	while ((subscriber = subscriber_scan_next(&status)) != NULL)
+		end = Max(end, subscriber->feed->applied);
 	if (end > decoder_position())
 		return;
 
 	decoder_look_ahead(replay_end, note_ahead);
 	deliver_forget_published();
-	feed_scan(&status);
-	while ((feed = feed_scan_next(&status)) != NULL)
-		end = Max(end, feed->published_lsn);
+	subscriber_scan(&status);
+	while ((subscriber = subscriber_scan_next(&status)) != NULL)
+		end = Max(end, subscriber->published_lsn);
 	replay_end = Min(replay_end, end);
 	looked_ahead = true;
 }
@@ -571,7 +569,7 @@ run(const char *slot_name)
 			wait_stuck();
 		if (more)
 			continue;
-		if (feed_count() == 0)
+		if (subscriber_count() == 0)
 		{
 			if (retire(slot_name, true))
 				break;

@@ -395,8 +395,9 @@ sub verify_commit
 
 		if ($ops eq 'reset')
 		{
+			# a TRUNCATE of nothing may be among the commits, too
 			die "$name: a reset: $batch->{json}\n"
-			  unless $may_coalesce->($first);
+			  unless $may_coalesce->($batch->{from} // $first);
 			$total{resets}++;
 		}
 		elsif (defined $batch->{from})

@@ -691,8 +691,31 @@ sub _value
 
 # ---- queries ----
 
-# A random query, as LiveTopn::Query.
+# A random query, as LiveTopn::Query; perhaps one of those before, on the same
+# page or on another one, which then share their rows.
 sub query
+{
+	my ($self) = @_;
+	my $random = $self->{random};
+	my @known = @{ $self->{queries} // [] };
+
+	return $self->_on_some_page($random->pick(@known))
+	  if @known && $random->chance(35);
+	my $query = $self->_new_query;
+	push @{ $self->{queries} }, $query unless $query->grouped;
+	return $query;
+}
+
+sub _on_some_page
+{
+	my ($self, $query) = @_;
+	my $random = $self->{random};
+
+	return $query if !$query->has_limit || $random->chance(40);
+	return $query->on_page($random->pick(0, 0, $query->{offset}, 1 .. 4),
+		$random->pick(1 .. 5, 8, 13, MAX_LIMIT));
+}
+sub _new_query
 {
 	my ($self) = @_;
 	my $random = $self->{random};

@@ -1,0 +1,501 @@
+/*
+ * feed_share.c
+ *	  Subscriptions with equal queries share the rows of one feed.
+ *
+ * A subscription begins with a feed of its own, at the commit at which it was
+ * born.  Once its query is known, the feeds of the same template and the same
+ * values form a share.  One of them, the host, has the rows that the others
+ * would read.  A new one copies them, and moves them from the host's place in
+ * the log to its own as if they had been read from the table (reconcile.c): so
+ * its first result is that of its own commit, though no query has run.  While
+ * the host itself is reading, they wait for it.
+ *
+ * When such a feed has caught up and published all, it and the host hold rows
+ * of the same relation at the same place of the log.  Then its subscribers
+ * pass to the host, which holds as much as the one needs that reaches
+ * furthest, and it goes.  What subscribers see is the same before and after.
+ *
+ * Some don't share: grouped results, sets, which need no rows, those with a
+ * throttle, whose results wait while others' don't, and pages far from the
+ * start, which are slices.  A page that moves so far gets a feed of its own.
+ */
+#include "postgres.h"
+
+#include "common/hashfn.h"
+#include "feed_private.h"
+#include "reconcile.h"
+#include "route.h"
+#include "utils/hsearch.h"
+#include "utils/memutils.h"
+
+typedef struct Share
+{
+	uint64		hash;
+	struct Share *next;			/* with the same hash */
+	bool		unlimited;		/* results are without LIMIT */
+	dlist_head	feeds;			/* by their share_node */
+	Feed	   *host;			/* NULL: none is loaded */
+	Feed	   *reader;			/* reads the first rows; NULL: nobody does */
+} Share;
+
+typedef struct ShareEntry
+{
+	uint64		hash;
+	Share	   *first;
+} ShareEntry;
+
+static MemoryContext share_context;
+static HTAB *shares;			/* of ShareEntry */
+
+void
+feed_share_startup(MemoryContext parent)
+{
+	HASHCTL		ctl = {0};
+
+	share_context = AllocSetContextCreate(parent, "live_topn shares",
+										  ALLOCSET_DEFAULT_SIZES);
+	ctl.keysize = sizeof(uint64);
+	ctl.entrysize = sizeof(ShareEntry);
+	ctl.hcxt = share_context;
+	shares = hash_create("live_topn shares", 64, &ctl,
+						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+/* ---- who may share ---- */
+
+static bool
+may_share_page(const Subscriber *subscriber, bool unlimited)
+{
+	return subscriber->offset < feed_slice_offset &&
+		(subscriber->limit == NO_LIMIT) == unlimited;
+}
+
+static bool
+may_share(const Feed *feed)
+{
+	const Subscriber *first = feed_first(feed);
+
+	return feed->template && feed->template->shared &&
+		feed->query->ngroups == 0 && !feed->query->unranked && first->row->throttle_ms == 0 &&
+		(feed->nsubscribers > 1 ||
+		 may_share_page(first, first->limit == NO_LIMIT));
+}
+
+static bool
+is_of_share(const Share *share, const Feed *feed, bool unlimited)
+{
+	const Feed *other = dlist_head_element(Feed, share_node,
+										   unconstify(dlist_head *,
+													  &share->feeds));
+
+	return share->unlimited == unlimited &&
+		other->template == feed->template &&
+		template_params_equal(feed->template, other->params, feed->params);
+}
+
+static Share *
+get_share(const Feed *feed, bool unlimited)
+{
+	uint64		hash = hash_combine64(PointerGetDatum(feed->template) + unlimited,
+									  template_params_hash(feed->template,
+														   feed->params));
+	bool		found;
+	ShareEntry *entry = hash_search(shares, &hash, HASH_ENTER, &found);
+	Share	   *share;
+
+	if (!found)
+		entry->first = NULL;
+	for (share = entry->first; share; share = share->next)
+		if (is_of_share(share, feed, unlimited))
+			return share;
+
+	share = MemoryContextAllocZero(share_context, sizeof(Share));
+	share->hash = hash;
+	share->next = entry->first;
+	share->unlimited = unlimited;
+	dlist_init(&share->feeds);
+	entry->first = share;
+	return share;
+}
+
+static void
+free_share(Share *share)
+{
+	ShareEntry *entry = hash_search(shares, &share->hash, HASH_FIND, NULL);
+	Share	  **link;
+
+	for (link = &entry->first; *link != share; link = &(*link)->next)
+		;
+	*link = share->next;
+	if (entry->first == NULL)
+		hash_search(shares, &share->hash, HASH_REMOVE, NULL);
+	pfree(share);
+}
+
+/* Let the others look what there is for them now. */
+static void
+wake_others(Share *share, const Feed *feed)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &share->feeds)
+	{
+		Feed	   *other = dlist_container(Feed, share_node, iter.cur);
+
+		if (other == feed)
+			continue;
+		other->waiting = false;
+		feed_activate(other);
+	}
+}
+
+void
+feed_share_leave(Feed *feed)
+{
+	Share	   *share = feed->share;
+	dlist_iter	iter;
+
+	feed->resized = false;
+	if (share == NULL)
+		return;
+	dlist_delete(&feed->share_node);
+	feed->share = NULL;
+	feed->waiting = false;
+	if (dlist_is_empty(&share->feeds))
+	{
+		free_share(share);
+		return;
+	}
+
+	if (share->host != feed && share->reader != feed)
+		return;
+	if (share->reader == feed)
+		share->reader = NULL;
+	if (share->host == feed)
+	{
+		share->host = NULL;
+		dlist_foreach(iter, &share->feeds)
+		{
+			Feed	   *other = dlist_container(Feed, share_node, iter.cur);
+
+			if (other->loaded && !other->replaying)
+				share->host = other;
+		}
+	}
+	wake_others(share, NULL);
+}
+
+/* Is there a page among them that is not for sharing? */
+static bool
+has_to_part(const Feed *feed)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, unconstify(dlist_head *, &feed->subscribers))
+		if (!may_share_page(dlist_container(Subscriber, node, iter.cur),
+							feed->share->unlimited))
+			return true;
+	return false;
+}
+
+void
+feed_share_join(Feed *feed)
+{
+	bool		unlimited = feed->limit == NO_LIMIT;
+
+	if (feed->share && feed->nsubscribers == 1 &&
+		!may_share_page(feed_first(feed), feed->share->unlimited))
+		feed_share_leave(feed);
+	if (feed->share == NULL)
+	{
+		if (!may_share(feed))
+			return;
+		feed->share = get_share(feed, unlimited);
+		dlist_push_tail(&feed->share->feeds, &feed->share_node);
+		if (feed->share->host == NULL && feed->loaded && !feed->replaying)
+			feed->share->host = feed;
+	}
+	if (feed->nsubscribers > 1 && has_to_part(feed))
+	{
+		feed->resized = true;
+		feed_activate(feed);
+	}
+}
+
+/* ---- rows for a new one ---- */
+
+void
+feed_share_loaded(Feed *feed)
+{
+	Share	   *share = feed->share;
+
+	if (share == NULL)
+		return;
+	if (share->reader == feed)
+		share->reader = NULL;
+	if (share->host == NULL)
+		share->host = feed;
+	if (share->host == feed)
+		wake_others(share, feed);
+}
+
+static uint64
+place_in_log(const Feed *feed)
+{
+	return feed->behind ? feed->cursor : feed_position->commit.no;
+}
+
+static void
+load_copy(WindowSet *set, Row *row)
+{
+	window_set_load(set, row_from_tuple(set->format, RowTuple(row)));
+}
+
+static void
+copy_range(WindowSet *set, const Window *window)
+{
+	window_set_end(set->only, window->end, window->end == WINDOW_BOUNDED ?
+				   row_from_tuple(set->format, RowTuple(window->high)) : NULL);
+}
+
+/* Copy the rows of a feed; they are only known to be those at its place. */
+static WindowSet *
+copy_rows(const Feed *feed, const Feed *from)
+{
+	WindowSet  *set = window_set_create(feed->format, feed->params,
+										feed->template->rows);
+	const Window *window = from->windows->only;
+
+	set->others = WINDOW_COMPLETE;
+	for (uint32 i = 0; i < window_size(window); i++)
+		load_copy(set, window_nth(window, i));
+	copy_range(set, window);
+	return set;
+}
+
+/* Are the rows right, all of them, and held from the start? */
+static bool
+has_rows(const Feed *feed)
+{
+	return feed->loaded && !feed->replaying && !feed->lost &&
+		!feed->recheck && !feed_is_checking(feed) &&
+		!feed_awaits_reload(feed) &&
+		!window_set_is_lost(feed->windows) && !feed->windows->counted &&
+		feed_position->lsn >= feed->applied;
+}
+
+bool
+feed_share_rows(Feed *feed)
+{
+	Share	   *share = feed->share;
+	ReadView	view = {.is_place = true};
+	WindowSet  *rows;
+
+	if (share == NULL || feed->loaded || !window_set_is_lost(feed->windows))
+		return false;
+	if (share->host == NULL)
+	{
+		feed->waiting = share->reader != NULL && share->reader != feed;
+		if (!feed->waiting)
+			share->reader = feed;
+		return feed->waiting;
+	}
+	if (!has_rows(share->host))
+		return false;
+
+	rows = copy_rows(feed, share->host);
+	view.place = place_in_log(share->host);
+	if (feed->merge_at == 0)
+		feed->since = feed->kept = place_in_log(feed);
+	switch (reconcile(feed->evaluator, rows, &view, feed_commit_log, NULL,
+					  feed->since, place_in_log(feed), &feed->merge_at))
+	{
+		case RECONCILED:
+			feed_note_full(feed, share->host->full);
+			cushion_shift(&feed->cushion, rows->nrows);
+			feed_take_first(feed, rows);
+			feed_drop_refill(feed);
+			feed_settle(feed);
+			return true;
+		case RECONCILE_LATER:
+			window_set_free(rows);
+			return true;
+		case RECONCILE_READ_AGAIN:
+			break;
+	}
+	window_set_free(rows);
+	feed_drop_refill(feed);
+	return false;
+}
+
+/* ---- merging ---- */
+
+/* Has all been published that is known, so that only rows and pages count? */
+static bool
+is_at_rest(const Feed *feed)
+{
+	return has_rows(feed) && !feed->behind && feed->covered == 0 &&
+		!feed->held && !feed->resized && feed->unseen == NIL &&
+		feed->events == NIL && !feed_is_short(feed);
+}
+
+static bool
+goes_further(const Window *a, const Window *b)
+{
+	if (a->end == WINDOW_COMPLETE || b->end == WINDOW_COMPLETE)
+		return b->end != WINDOW_COMPLETE;
+	return row_compare(a->set->format, a->high, b->high) > 0;
+}
+
+/* The host gets the windows of a feed that has left its routes. */
+static void
+swap_windows(Feed *host, Feed *feed)
+{
+	WindowSet  *windows = host->windows;
+
+	feed_drop_refill(host);
+	if (host->route_key)
+		window_set_watch(windows, NULL, NULL);
+	cushion_shift(&host->cushion,
+				  (int64) feed->windows->nrows - (int64) windows->nrows);
+	host->windows = feed->windows;
+	host->windows->params = host->params;
+	feed->windows = windows;
+	feed->windows->params = feed->params;
+	route_take_windows(host);
+}
+
+static void
+merge(Feed *host, const void *arg)
+{
+	Feed	   *feed = unconstify(void *, arg);
+	int64		offset = host->offset;
+	int64		limit = host->limit;
+	bool		further = goes_further(feed->windows->only,
+									   host->windows->only);
+
+	feed_share_leave(feed);
+	route_leave(feed);
+	if (further)
+		swap_windows(host, feed);
+	while (feed->nsubscribers > 0)
+		feed_transfer(feed_first(feed), host);
+	feed_end(feed);
+	feed_dirty = true;
+	if (further || host->offset != offset || host->limit != limit)
+	{
+		window_touch(host->windows->only, NULL);
+		feed_settle_windows(host);
+		feed_balance(host);
+	}
+}
+
+bool
+feed_wants_merge(const Feed *feed)
+{
+	return feed->share && feed->loaded && feed->share->host &&
+		feed->share->host != feed;
+}
+
+bool
+feed_share_merge(Feed *feed)
+{
+	Share	   *share = feed->share;
+
+	if (share && share->host == feed && is_at_rest(feed))
+		wake_others(share, feed);
+	if (!feed_wants_merge(feed) || feed->pending > 0 || !is_at_rest(feed) ||
+		!is_at_rest(share->host))
+		return false;
+	feed_run_safely(share->host, merge, feed);
+	return true;
+}
+
+/* ---- parting ---- */
+
+/*
+ * Copy rows with what has changed in them since the result that clients know.
+ */
+static void
+copy_work(WindowSet *set, const Window *window)
+{
+	const WindowWork *work = window->work;
+
+	for (uint32 i = 0; i < window_size(window); i++)
+	{
+		Row		   *row = window_nth(window, i);
+
+		if (row->fresh < 0)
+			load_copy(set, row);
+	}
+	for (int i = 0; work && i < work->nremoved; i++)
+		load_copy(set, work->removed[i]);
+	window_settle(set->only);
+	for (int i = 0; work && i < work->nremoved; i++)
+	{
+		Row		   *row = row_from_tuple(set->format,
+										 RowTuple(work->removed[i]));
+
+		window_set_remove(set, row);
+		row_unref(row);
+	}
+	for (int i = 0; work && i < work->nadded; i++)
+		window_set_add(set, row_from_tuple(set->format,
+										   RowTuple(work->added[i])));
+	copy_range(set, window);
+}
+
+/* Perhaps less is needed now. */
+static void
+settle_again(Feed *feed)
+{
+	window_touch(feed->windows->only, NULL);
+	if (feed->loaded && !feed->recheck && !feed_is_checking(feed))
+		feed_settle(feed);
+}
+
+static void
+part(Subscriber *subscriber)
+{
+	const Feed *feed = subscriber->feed;
+	Feed	   *split;
+
+	if (feed_is_checking(feed))
+		subscriber->unchecked = true;
+	split = feed_split_off(subscriber);
+	split->full = feed->full;
+	split->full_at = feed->full_at;
+	split->loaded = feed->loaded;
+	split->covered = feed->covered;
+	split->from = feed->from;
+	split->commit = feed->commit;
+	if (!window_set_is_lost(feed->windows))
+	{
+		copy_work(split->windows, feed->windows->only);
+		cushion_shift(&split->cushion, split->windows->nrows);
+	}
+	route_join(split);
+	feed_share_join(split);
+	if (split->loaded && feed_page_is_far(split))
+		feed_lose_rows(split);
+	settle_again(split);
+	route_refresh(split);
+}
+
+void
+feed_share_resize(Feed *feed)
+{
+	bool		unlimited = feed->share->unlimited;
+	dlist_mutable_iter iter;
+
+	feed->resized = false;
+	dlist_foreach_modify(iter, &feed->subscribers)
+	{
+		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
+
+		if (feed->nsubscribers > 1 && !may_share_page(subscriber, unlimited))
+			part(subscriber);
+	}
+	feed_share_join(feed);		/* if one is left, it may be such a page */
+	settle_again(feed);
+}

@@ -1,0 +1,320 @@
+# Subscriptions with equal queries share the rows of one feed, whatever their
+# names, their pages and their delivery.  Nobody sees that but in the statistics.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::Bin/../lib";
+
+use Test::More;
+
+use LiveTopn::RefillStops;
+use LiveTopn::Scenario;
+use LiveTopn::Server qw(poll_until);
+
+my $server = LiveTopn::Server->start('sharing',
+	conf => "live_topn.slice_offset = 20\n"
+	  . "live_topn.debug_refill_stops = on\n"
+	  . "autovacuum = off\n");
+use_server($server);
+
+my $stops = LiveTopn::RefillStops->new($server);
+my $top = 'SELECT id, score FROM items ORDER BY score DESC, id';
+
+# 300 items, the best is 300.
+sub items
+{
+	my ($identity) = @_;
+
+	run 'CREATE TABLE items (id int PRIMARY KEY, score int, grp int DEFAULT 1)',
+	  'ALTER TABLE items REPLICA IDENTITY ' . ($identity // 'FULL'),
+	  'INSERT INTO items SELECT g, g * 10 FROM generate_series(1, 300) g';
+	return;
+}
+
+sub statistic
+{
+	my ($what, $name) = @_;
+	return writer->selectrow_array(
+		"SELECT $what FROM topn_stats WHERE name = ?", undef, $name);
+}
+
+# These show the same rows, and nobody else does.
+sub share
+{
+	my ($n, @names) = @_;
+
+	for my $name (@names)
+	{
+		ok( eval {
+				poll_until(
+					sub { statistic('shared', $name) == $n },
+					"$n to share with $name");
+			},
+			"$n share the rows of $name") or diag($@);
+	}
+	return;
+}
+
+scenario 'sharing', 'a hundred subscriptions of one query' => sub {
+	my @names = map { "n$_" } 1 .. 100;
+
+	items;
+	session->listen($_, "$top LIMIT 3") for @names;
+	session->dbh->begin_work;
+	session->dbh->do('SELECT subscribe_topn(?, ?)', undef, "$top LIMIT 3", $_)
+	  for @names;
+	session->dbh->commit;
+	session->begin($_) for @names;
+	share 100, @names[ 0, 50, 99 ];
+	is(statistic('refills', 'n1'), 1, 'the table was read once');
+	is( writer->selectrow_array(
+			'SELECT count(DISTINCT (held_rows, bytes)) FROM topn_stats
+			 WHERE name <> ?', undef, 'idle'),
+		1,
+		'all show what one of them holds');
+
+	run 'UPDATE items SET score = 5000 WHERE id = 7';
+	saw $_ => 'leave 298 at 3, enter 7 at 1' for 'n1', 'n50', 'n100';
+	equals_query 'n1', 'n77', 'n100';
+};
+
+scenario 'sharing', 'pages, ranks, delivery and options are of each' => sub {
+	items;
+	subscribe a => "$top LIMIT 3";
+	subscribe b => "$top LIMIT 5 OFFSET 2", limit => 5;
+	subscribe c => "$top LIMIT 2", ranks => 'absolute';
+	subscribe d => "$top LIMIT 3", old => 1, cushion => 7;
+	session->dbh->do("SELECT subscribe_topn('$top LIMIT 4', 'e', deliver => 'none')");
+	share 5, qw(a b c d e);
+	is(statistic('refills', 'a') <= 3, 1, 'rows that are held are not read');
+
+	run 'UPDATE items SET score = 2991 WHERE id = 1';
+	saw a => 'leave 298 at 3, enter 1 at 2';
+	saw b => 'leave 294 at 5, enter 299 at 1';
+	saw c => 'leave 299 at 2, enter 1 at 2';
+	equals_query qw(a b c d);
+	is(statistic('last_seq', $_), 1, "$_ has its own numbers") for qw(a b c d e);
+	run 'UPDATE items SET score = 2971 WHERE id = 2';
+	saw a => ();
+	is(statistic('last_seq', 'a'), 1, 'a batch comes where the page shows it');
+	is(statistic('last_seq', 'b'), 2, 'and only there');
+};
+
+scenario 'sharing', 'who comes later begins at its own commit, without a read' => sub {
+	items;
+	subscribe a => "$top LIMIT 5", cushion => 20;
+	is(statistic('refills', 'a'), 1, 'one read');
+
+	# analysis waits; meanwhile rows come and go
+	$stops->hold(LiveTopn::RefillStops::BEFORE_LOCK);
+	session->listen('b', "$top LIMIT 3");
+	session->dbh->do("SELECT subscribe_topn('$top LIMIT 3', 'b', cushion => 2)");
+	run 'UPDATE items SET score = 9000 WHERE id = 9',
+	  'DELETE FROM items WHERE id = 300',
+	  'UPDATE items SET score = 8000 WHERE id = 8';
+	$stops->release_all;
+	session->begin('b');
+	my ($first) = grep { $_->{seq} == 1 } session->client('b')->batches;
+	equals_query 'b';
+	is(statistic('last_seq', 'b'), 3, 'all three commits since its birth were told');
+	share 2, qw(a b);
+	is(statistic('refills', 'a'), 1, 'still one read');
+};
+
+scenario 'sharing', 'who is the largest leaves, and rows go' => sub {
+	items;
+	subscribe a => "$top LIMIT 3";
+	subscribe b => "$top LIMIT 100", limit => 100;
+	share 2, qw(a b);
+	cmp_ok(statistic('held_rows', 'a'), '>=', 100, 'rows for both');
+	session->unsubscribe('b');
+	run 'UPDATE items SET score = 5000 WHERE id = 5';
+	share 1, 'a';
+	cmp_ok(statistic('held_rows', 'a'), '<', 20, 'rows for one');
+	equals_query 'a';
+
+	subscribe b => "$top LIMIT 100", limit => 100;
+	share 2, qw(a b);
+	session->unsubscribe('a');
+	run 'DELETE FROM items WHERE id > 250';
+	equals_query 'b';
+};
+
+scenario 'sharing', 'a page moves, alone' => sub {
+	items;
+	subscribe a => "$top LIMIT 3";
+	subscribe b => "$top LIMIT 3", limit => 8;
+	share 2, qw(a b);
+	writer->do("SELECT topn_move('b', \"limit\" => 8)");
+	session->turn_to('b', "SELECT row_to_json(q) FROM ($top LIMIT 8) q");
+	is(session->difference('b'), undef, 'b is longer');
+	saw a => ();
+	share 2, qw(a b);
+
+	# in the same transaction as a change
+	writer->begin_work;
+	run 'UPDATE items SET score = 5000 WHERE id = 5';
+	writer->do("SELECT topn_move('b', \"offset\" => 2)");
+	writer->commit;
+	session->turn_to('b', "SELECT row_to_json(q) FROM ($top LIMIT 8 OFFSET 2) q");
+	is(session->difference('b'), undef, 'b has moved');
+	saw a => 'leave 298 at 3, enter 5 at 1';
+	is(statistic('last_seq', 'b'), 2, 'by one batch each time');
+	share 2, qw(a b);
+};
+
+scenario 'sharing', 'a page moves too far to share' => sub {
+	items;
+	subscribe a => "$top LIMIT 3";
+	subscribe b => "$top LIMIT 3", limit => 3;
+	share 2, qw(a b);
+	writer->begin_work;
+	run 'UPDATE items SET score = 5000 WHERE id = 5';
+	writer->do("SELECT topn_move('b', \"offset\" => 150)");
+	writer->commit;
+	session->turn_to('b',
+		"SELECT row_to_json(q) FROM ($top LIMIT 3 OFFSET 150) q");
+	is(session->difference('b'), undef, 'b has moved');
+	saw a => 'leave 298 at 3, enter 5 at 1';
+	share 1, qw(a b);
+	cmp_ok(statistic('held_rows', 'a'), '<', 20, 'a holds its own');
+	cmp_ok(statistic('rows_before', 'b'), '>', 100, 'b counts rows before');
+	is(statistic('last_seq', 'b'), 1, 'by one batch');
+
+	# and comes back
+	writer->do("SELECT topn_move('b', \"offset\" => 0)");
+	session->turn_to('b', "SELECT row_to_json(q) FROM ($top LIMIT 3) q");
+	is(session->difference('b'), undef, 'b is back');
+	run 'UPDATE items SET score = 6000 WHERE id = 6';
+	is(session->difference('b'), undef, 'b goes on');
+	share 2, qw(a b);
+};
+
+scenario 'sharing', 'a reset is of one' => sub {
+	items;
+	subscribe a => "$top LIMIT 3";
+	subscribe b => "$top LIMIT 3";
+	share 2, qw(a b);
+	writer->do(q{SELECT topn_resync('b')});
+	saw a => ();
+	saw b => 'reset';
+};
+
+scenario 'sharing', 'what is not shared' => sub {
+	items;
+	run "CREATE ROLE sharer", "GRANT SELECT ON items TO sharer";
+	subscribe a => "$top LIMIT 3";
+	subscribe throttled => "$top LIMIT 3", throttle => '1 ms';
+	subscribe far => "$top LIMIT 3 OFFSET 50";
+	subscribe all => $top;
+	subscribe other => "SELECT id, score FROM items WHERE grp = 1 ORDER BY score DESC, id LIMIT 3";
+	writer->do('SET ROLE sharer');
+	writer->do("SELECT subscribe_topn('$top LIMIT 3', 'owned')");
+	writer->do('RESET ROLE');
+	session->sync;
+	share 1, qw(a throttled far all other owned);
+	writer->do("SELECT unsubscribe_topn('owned')");
+	run 'DROP OWNED BY sharer', 'DROP ROLE sharer';
+};
+
+scenario 'sharing', 'equal after analysis, from other texts and arguments' => sub {
+	items;
+	run 'CREATE VIEW seen AS SELECT * FROM items WHERE grp = 1';
+	my $of_one = 'SELECT id, score FROM items WHERE grp = 1 ORDER BY score DESC, id LIMIT 3';
+
+	subscribe a => $of_one;
+	subscribe b => 'SELECT id, score FROM items WHERE grp = $1
+		ORDER BY score DESC, id LIMIT $2', args => [ 1, 3 ], limit => 3, truth => "SELECT row_to_json(q) FROM ($of_one) q";
+	subscribe c => 'SELECT id, score FROM seen ORDER BY score DESC, id LIMIT 3';
+	share 3, qw(a b c);
+
+	# what only one of them names
+	run 'CREATE OR REPLACE VIEW seen AS SELECT * FROM items WHERE grp = 2';
+	share 2, qw(a b);
+	share 1, 'c';
+	equals_query qw(a c);
+	saw a => ();
+	saw c => 'reset';
+	run 'UPDATE items SET grp = 2 WHERE id = 300';
+	saw $_ => 'leave 300 at 1, enter 297 at 3' for qw(a b);
+	equals_query qw(a c);
+
+	run 'CREATE OR REPLACE VIEW seen AS SELECT * FROM items WHERE grp = 1';
+	share 3, qw(a b c);
+	equals_query qw(a c);
+
+	# an error of its text is its own
+	run 'ALTER VIEW seen RENAME TO unseen';
+	wait_for_state 'c', 'error';
+	wait_for_state 'a', 'live';
+	share 2, qw(a b);
+	saw a => ();
+	run 'UPDATE items SET score = 7000 WHERE id = 7';
+	equals_query 'a';
+	run 'ALTER VIEW unseen RENAME TO seen';
+	wait_for_state 'c', 'live';
+	run 'UPDATE items SET score = 8000 WHERE id = 8';
+	share 3, qw(a b c);
+	equals_query qw(a c);
+};
+
+scenario 'sharing', 'an error of the query is of all' => sub {
+	items;
+	subscribe $_ => "$top LIMIT 3" for qw(a b);
+	share 2, qw(a b);
+	run 'ALTER TABLE items RENAME score TO points';
+	wait_for_state $_, 'error' for qw(a b);
+	saw $_ => 'error' for qw(a b);
+	run 'ALTER TABLE items RENAME points TO score';
+	wait_for_state $_, 'live' for qw(a b);
+	saw $_ => 'reset' for qw(a b);
+	run 'UPDATE items SET score = 8000 WHERE id = 8';
+	equals_query qw(a b);
+	share 2, qw(a b);
+};
+
+scenario 'sharing', 'a restart' => sub {
+	items;
+	subscribe a => "$top LIMIT 3";
+	subscribe b => "$top LIMIT 5", ranks => 'absolute';
+	subscribe c => "$top LIMIT 2 OFFSET 3", limit => 2;
+	share 3, qw(a b c);
+	run 'UPDATE items SET score = 8000 WHERE id = 8';
+	$server->restart_worker;
+	run 'UPDATE items SET score = 9000 WHERE id = 9',
+	  'DELETE FROM items WHERE id = 300';
+	equals_query qw(a b c);
+	share 3, qw(a b c);
+	is(statistic('resets', $_), 0, "$_ has no reset") for qw(a b c);
+	is(statistic('last_seq', 'a'), 3, 'numbers go on');
+	is(statistic('refills', 'a') <= 1, 1, 'rows were not read again');
+};
+
+scenario 'sharing', 'short of rows, all wait, and nobody misses a commit' => sub {
+	items;
+	subscribe a => "$top LIMIT 3", cushion => 0;
+	subscribe b => "$top LIMIT 6", cushion => 0;
+	share 2, qw(a b);
+	$stops->hold(LiveTopn::RefillStops::BEFORE_QUERY);
+	run 'DELETE FROM items WHERE id = 299', 'DELETE FROM items WHERE id > 290';
+	subscribe_later('c');
+	run 'UPDATE items SET score = 7000 WHERE id = 7';
+	$stops->release_all;
+	session->begin('c');
+	equals_query qw(a b c);
+	is(statistic('last_seq', $_), 3, "$_ has all three") for qw(a b);
+	share 3, qw(a b c);
+};
+
+sub subscribe_later
+{
+	my ($name) = @_;
+
+	session->listen($name, "$top LIMIT 4");
+	session->dbh->do("SELECT subscribe_topn('$top LIMIT 4', '$name', cushion => 0)");
+	return;
+}
+
+done_testing();
