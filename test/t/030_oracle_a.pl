@@ -298,9 +298,11 @@ sub check
 		$total{deltas} += @{ $batch->{deltas} };
 		if (is_reset($batch))
 		{
-			# a set that is passed on without being held
+			# a set that is passed on without being held, or groups that
+			# are dropped
 			die "subscription $name: a reset: $batch->{json}\n"
-			  unless $client->{unranked}
+			  unless ($client->{unranked}
+				|| $query->grouped && $group_memory ne '256MB')
 			  && LiveTopn::Generator::truncates($transaction);
 			next;
 		}
