@@ -23,6 +23,7 @@
 #include "storage/ipc.h"
 #include "storage/procarray.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -723,11 +724,27 @@ recheck_template(Template *template, const Invalidation *invalidation)
 	}
 }
 
+/*
+ * Has a partition come or gone, of whatever table?  Partitioned tables change
+ * with theirs.
+ */
+static bool
+concerns_partitions(const Invalidation *invalidation)
+{
+	ListCell   *lc;
+
+	foreach(lc, invalidation->relids)
+		if (get_rel_relkind(lfirst_oid(lc)) == RELKIND_PARTITIONED_TABLE)
+			return true;
+	return invalidation->tables;
+}
+
 static void
 recheck_feeds(int n, const SharedInvalidationMessage *messages)
 {
 	MemoryContext caller = MemoryContextSwitchTo(commit_context);
 	Invalidation invalidation = {0};
+	bool		partitions;
 	dlist_iter	iter;
 
 	for (int i = 0; i < n; i++)
@@ -740,14 +757,19 @@ recheck_feeds(int n, const SharedInvalidationMessage *messages)
 	dlist_foreach(iter, template_list())
 		recheck_template(dlist_container(Template, node, iter.cur),
 						 &invalidation);
+	partitions = !dlist_is_empty(feed_list_unknown()) &&
+		concerns_partitions(&invalidation);
 	dlist_foreach(iter, feed_list_unknown())
 	{
 		Feed	   *feed = dlist_container(Feed, template_node, iter.cur);
 
-		if (!feed_has_applied(feed) &&
-			(invalidation.names ||
-			 (feed->error && invalidation_concerns_error(&invalidation))))
-			feed_recheck(feed, false);
+		if (feed_has_applied(feed))
+			continue;
+		if (invalidation.names ||
+			(feed->error && invalidation_concerns_error(&invalidation)))
+			feed_recheck(feed, partitions);
+		else if (partitions)
+			feed_reload_later(feed);
 	}
 	MemoryContextSwitchTo(caller);
 }

@@ -282,6 +282,13 @@ extern void feed_commit(Feed *feed);
  */
 extern void feed_recheck(Feed *feed, bool reload);
 
+/*
+ * A commit that may have changed rows without showing them.  A feed that is
+ * late reads them when it comes to the commit; what it is reading now may be
+ * of either side of it.
+ */
+extern void feed_reload_later(Feed *feed);
+
 /* ---- between ---- */
 
 /*

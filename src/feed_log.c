@@ -334,6 +334,13 @@ feed_awaits_reload(const Feed *feed)
 	return false;
 }
 
+void
+feed_reload_later(Feed *feed)
+{
+	if (is_late(feed))
+		add_event(feed, NULL, FEED_RELOAD);
+}
+
 bool
 feed_resync(Subscriber *subscriber)
 {
@@ -399,12 +406,12 @@ feed_recheck(Feed *feed, bool reload)
 	feed_activate(feed);
 	if (feed->nreads > 0)
 		feed_drop_refill(feed); /* what it reads must not be published */
+	if (reload)
+		feed_reload_later(feed);
 	if (!feed->loaded)
 		return;
 
-	if (reload && is_late(feed))
-		add_event(feed, NULL, FEED_RELOAD);
-	else if (reload)
+	if (reload && !is_late(feed))
 		feed->lost = true;
 
 	if (!feed->touched && feed->lost)

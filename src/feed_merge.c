@@ -146,8 +146,11 @@ merge(Feed *feed)
 {
 	WindowSet  *read;
 
-	/* ranges may have ended elsewhere since, or lost their rows */
-	if (!feed_keep_wanted_reads(feed))
+	/*
+	 * Ranges may have ended elsewhere since, or lost their rows; and a
+	 * partition may have come or gone since a query not known was read.
+	 */
+	if (feed_awaits_reload(feed) || !feed_keep_wanted_reads(feed))
 	{
 		feed_drop_refill(feed);
 		return;

@@ -44,7 +44,8 @@ sub partitioned_table
 	  q{INSERT INTO p SELECT g, (g * 7) % 40, 'w' || g
 		FROM generate_series(1, 39) g};
 	subscribe s => $query;
-	subscribe bare => $query, cushion => 0;
+	# shares no rows with the others, and so has to read
+	subscribe bare => $query =~ s/ORDER/WHERE id < 1000 ORDER/r, cushion => 0;
 	subscribe absolute => $query, ranks => 'absolute';
 	subscribe all => $query =~ s/4$/100/r;
 	return;
@@ -275,6 +276,48 @@ for my $identity ('DEFAULT', 'FULL')
 			equals_query 's';
 			server->set('live_topn.debug_refill_stops' => undef);
 		};
+	}
+}
+
+# A subscription begins with rows that were read once a partition was gone, and
+# with a log that still has its rows.  alike: its query is known before.
+for my $identity ('DEFAULT', 'FULL')
+{
+	for my $query ('SELECT id, v FROM p WHERE v < 100 ORDER BY v, id LIMIT 3',
+		'SELECT id, v FROM p WHERE v < 100')
+	{
+		for my $alike (0, 1)
+		{
+			scenario "held first rows, $identity", $query => sub {
+				my $stops = LiveTopn::RefillStops->new(server);
+				my @unranked = $query =~ /LIMIT/ ? () : (unranked => 1);
+
+				run 'CREATE TABLE p (id int PRIMARY KEY, v int)
+						PARTITION BY RANGE (id)',
+				  'CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)',
+				  'CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)',
+				  map({ "ALTER TABLE $_ REPLICA IDENTITY $identity" }
+					qw(p p1 p2)),
+				  'INSERT INTO p SELECT g, g FROM generate_series(1, 12) g';
+				if ($alike)
+				{
+					subscribe alike => $query =~ s/100/99/r, @unranked;
+					session->sync;
+				}
+				server->set('live_topn.debug_refill_stops' => 'on');
+				$stops->hold(LiveTopn::RefillStops::BEFORE_LOCK);
+				session->listen('s', $query, @unranked);
+				run "SELECT subscribe_topn('$query', 's', cushion => 0)";
+				$stops->wait_for(LiveTopn::RefillStops::BEFORE_LOCK)
+				  unless $alike && @unranked && $identity eq 'FULL';
+				run 'UPDATE p SET v = -1 WHERE id = 11',
+				  'ALTER TABLE p DETACH PARTITION p2';
+				$stops->release_all;
+				session->begin('s');
+				equals_query 's', $alike ? 'alike' : ();
+				server->set('live_topn.debug_refill_stops' => undef);
+			};
+		}
 	}
 }
 
