@@ -10,7 +10,7 @@
 #
 # VERSIONS	  some of 15 17 18 19 (all)
 # TESTS		  names of tests (all)
-# CLIENTS=no	  none of the packages for the tests of clients
+# WITH_CLIENTS=no	  none of the packages for the tests of clients
 # CHROOTS, PATIENCE	  see chroot.sh
 #
 set -eu
@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 
 VERSIONS=${VERSIONS:-15 17 18 19}
 TESTS=${TESTS:-}
-CLIENTS=${CLIENTS:-yes}
+WITH_CLIENTS=${WITH_CLIENTS:-yes}
 UNTRIED=77
 
 say()
@@ -62,7 +62,7 @@ check_version()
 	version=$1 root=$CHROOTS/$1
 	why="must be root"
 	[ "$(id -u)" -eq 0 ] || return $UNTRIED
-	set -- PG_MAJOR="$version" TESTS="$TESTS" CLIENTS="$CLIENTS"
+	set -- PG_MAJOR="$version" TESTS="$TESTS" WITH_CLIENTS="$WITH_CLIENTS"
 	chroot_make "$(suite_of "$version")" "$root" || return $UNTRIED
 	[ "$version" -ne 19 ] || add_experimental "$root" "$version"
 	chroot_copy "$root" && chroot_mount "$root" &&

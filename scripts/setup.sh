@@ -7,6 +7,8 @@
 # is to be done.  Only packages that are missing are installed, and no
 # PostgreSQL cluster is created or started.
 #
+# --packages	  only the packages
+# WITH_CLIENTS=no	  nothing for the tests of clients, with Node, Python and tmux
 # PG_CONFIG	  build for this PostgreSQL; none is installed then
 # PG_MAJOR	  the major version to install from Debian otherwise (15)
 #
@@ -14,6 +16,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 PG_MAJOR=${PG_MAJOR:-15}
+WITH_CLIENTS=${WITH_CLIENTS:-yes}
 debian_pg_config=/usr/lib/postgresql/$PG_MAJOR/bin/pg_config
 createcluster_conf=/etc/postgresql-common/createcluster.conf
 
@@ -94,14 +97,18 @@ case ${PG_CONFIG:-pg_config} in
 esac
 
 if command -v dpkg-query >/dev/null; then
+	clients=
+	if [ "$WITH_CLIENTS" = yes ]; then
+		clients="tmux python3-psycopg2 python3-psycopg"
+		command -v node >/dev/null || clients="$clients nodejs node-pg"
+	fi
 	install_packages gcc libc6-dev make $postgres libpq-dev \
-		libicu-dev libjansson-dev tmux \
-		perl libipc-run-perl libdbd-pg-perl python3-psycopg2 python3-psycopg
-	command -v node >/dev/null || install_packages nodejs node-pg
+		libicu-dev libjansson-dev perl libipc-run-perl libdbd-pg-perl $clients
 fi
+[ "${1:-}" != --packages ] || exit 0
 
 # The JavaScript client's package: Debian's, or else npm's.
-if ! (cd clients/javascript &&
+if [ "$WITH_CLIENTS" = yes ] && ! (cd clients/javascript &&
 	NODE_PATH=/usr/share/nodejs node -e 'require("pg")' 2>/dev/null); then
 	say "installing pg with npm"
 	(cd clients/javascript &&
