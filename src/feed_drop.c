@@ -111,20 +111,25 @@ feed_rows_to_revive(const Feed *feed, const Window *window)
 	if (feed->query->rank != RANK_ROWS)
 		return PG_INT32_MAX;
 	return feed_last_rank(feed, window) + window->work->nadded +
-		Max(cushion_rows(&feed->cushion), 1);
+		Max(cushion_rows(&feed->cushion), 1) + 2 * window->work->in_vain;
 }
 
 /* The rows of a group that waits have been read. */
 static void
-revive(Feed *feed, Window *waiting, Window *read)
+revive(Feed *feed, Window *waiting, Window *read, uint64 limit)
 {
 	WindowSet  *set = window_set_create(feed->format, feed->params,
 										feed->template->rows);
 	Window	   *before = window_rewind(set, read, waiting);
 
-	/* too few, if more rows have come since they were asked for */
-	if (!feed_window_is_short(feed, before))
+	/* too few, if commits that it has to be moved back past brought them */
+	if (feed_window_is_short(feed, before))
+		waiting->work->in_vain = limit;
+	else
+	{
 		window_revive(waiting, before, feed_page(feed_first(feed), before));
+		waiting->work->in_vain = 0;
+	}
 	window_set_free(set);
 	window_discard(read);
 }
@@ -140,7 +145,7 @@ load_all(Feed *feed, WindowSet *read)
 	while ((window = window_set_next(set, &position)) != NULL)
 		if (window->end == WINDOW_PASSING)
 			revive(feed, window,
-				   window_set_get(read, window_key(window)));
+				   window_set_get(read, window_key(window)), 0);
 	position = 0;
 	while ((window = window_set_next(read, &position)) != NULL)
 	{
@@ -173,7 +178,8 @@ feed_revive(Feed *feed, WindowSet *read, bool everything)
 		Window	   *window = window_set_find(set, feed->reads[i].key);
 
 		if (window->end == WINDOW_PASSING)
-			revive(feed, window, window_set_find(read, feed->reads[i].key));
+			revive(feed, window, window_set_find(read, feed->reads[i].key),
+				   feed->reads[i].limit);
 	}
 	window_set_append(set, read);
 }

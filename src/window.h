@@ -74,6 +74,8 @@ typedef struct WindowWork
 	bool		touched;		/* is in set->touched: to be settled */
 	bool		changed;		/* is in set->changed: since it was looked at */
 	WindowNeed	need;			/* is in set->needy[need], unless nothing */
+	uint64		in_vain;		/* rows of a dropped group that were read, and
+								 * were too few */
 	dlist_node	touched_node;
 	dlist_node	changed_node;
 	dlist_node	need_node;

@@ -43,7 +43,7 @@ my $commits_left = $ENV{ORACLE_COMMITS} // 10_000;
 my $deadline = time() + ($ENV{ORACLE_SECONDS} // 60);
 
 # groups that are not touched: all are dropped, many, or none
-my $group_memory = ('0', '1kB', '256MB')[$seed % 3];
+my $group_memory = $ENV{GROUP_MEMORY} // ('0', '1kB', '256MB')[$seed % 3];
 
 use constant WRITERS => 4;
 use constant TRANSACTIONS_PER_WRITER => 60;
