@@ -279,7 +279,8 @@ postpone_worker(WorkerSlot *slot, TimestampTz until, const char *error)
 	if (slot->pid == 0 && slot->state != WORKER_NONE)
 	{
 		slot->state = WORKER_WANTED;
-		slot->restart_after = until;
+		/* it may have been altered since we looked */
+		slot->restart_after = slot->reconsider ? 0 : until;
 		strlcpy(slot->error, error, WORKER_ERROR_LEN);
 	}
 	dboid = slot->dboid;
