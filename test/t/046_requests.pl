@@ -240,6 +240,9 @@ scenario 'requests', 'a refill worker ends at any step' => sub {
 			is(sqlstate_of(writer, "SELECT * FROM topn_snapshot('$name')"),
 				undef, 'the rows come from another attempt');
 			wait_for_state($name => 'live');
+
+			# the next one is to read, too
+			run "SELECT unsubscribe_topn('$name')";
 		}
 	}
 	$server->set('live_topn.debug_refill_stops' => undef);
