@@ -150,15 +150,18 @@ plan_cushion(Feed *feed, bool now)
 	cushion_plan(&feed->cushion, feed_position->commit.no, &use, now);
 }
 
+/* At least one is read, in which the range ends, though LIMIT 0 needs none. */
 static void
 note_read_from_start(Feed *feed, uint64 skip)
 {
+	uint64		limit = cushion_rows(&feed->cushion);
+
+	if (!feed_first(feed)->row->grouped)
+		limit = Max(limit + feed_needed_rows(feed), skip + 1);
 	feed->reads[feed->nreads++] = (FeedRead) {
 		.everything = true,
 		.skip = skip,
-		.limit = (feed_first(feed)->row->grouped ? 0 :
-				  feed_needed_rows(feed)) +
-			cushion_rows(&feed->cushion)
+		.limit = limit
 	};
 }
 

@@ -253,4 +253,20 @@ scenario 'memory', 'shared out fairly when it is short' => sub {
 	equals_query @names;
 };
 
+scenario 'cushion', 'an empty page, and no memory for a cushion' => sub {
+	my $top = 'SELECT id, score FROM items ORDER BY score DESC, id';
+
+	$server->set('live_topn.cushion_memory' => 0);
+	items();
+	subscribe empty => "$top LIMIT 0", limit => 3, cushion => undef;
+	subscribe far => "$top LIMIT 0 OFFSET 5000", limit => 3, cushion => undef;
+	run 'UPDATE items SET score = score + 1 WHERE id = 1';
+	equals_query qw(empty far);
+
+	writer->do("SELECT topn_move('empty', \"limit\" => 3)");
+	session->turn_to('empty', "SELECT row_to_json(q) FROM ($top LIMIT 3) q");
+	is(session->difference('empty'), undef, 'a page with rows follows');
+	$server->set('live_topn.cushion_memory' => undef);
+};
+
 done_testing();
