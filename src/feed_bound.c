@@ -208,7 +208,7 @@ feed_change_bound(void)
 			too_large = lappend(too_large, feed);
 	}
 
-	/* a transaction ends scans */
+	/* which may add feeds to those of the scan */
 	foreach(lc, too_large)
 		feed_run_safely(lfirst(lc), fit_or_fail, NULL);
 	list_free(too_large);

@@ -20,7 +20,6 @@
 #include "miscadmin.h"
 #include "route.h"
 #include "storage/latch.h"
-#include "utils/timestamp.h"
 
 bool
 feed_passes(const Feed *feed)

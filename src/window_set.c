@@ -2,11 +2,11 @@
  * window_set.c
  *	  The windows of all groups, and their rows by identity.
  *
- * One hash table has the rows of all windows: a change of a row tells its
- * identity, and perhaps not the group that it was in.  Another one has the
- * windows by group.  Both are keyed by rows, so that a window costs a few
- * words and a row its place in the table; whatever else a window needs while
- * it changes is there only then (WindowWork).
+ * One hash table has the rows of all windows (key_map.c): a change of a row
+ * tells its identity, and perhaps not the group that it was in.  Another one
+ * has the windows by group, keyed by their rows, so that a window costs a few
+ * words; whatever else it needs while it changes is there only then
+ * (WindowWork).
  */
 #include "postgres.h"
 
