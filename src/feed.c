@@ -526,6 +526,7 @@ feed_end(Feed *feed)
 	feed_rest(feed);
 	route_leave(feed);
 	feed_share_leave(feed);
+	cushion_release(&feed->cushion);
 	resolve(feed);
 	dlist_delete(&feed->template_node);
 	if (feed->pending == 0)

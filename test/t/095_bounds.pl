@@ -89,6 +89,48 @@ scenario 'stall', 'nobody can notify' => sub {
 	is(worker_error(), undef, 'which has no more to say');
 };
 
+scenario 'stall', 'a subscription is dropped before its batches are out' => sub {
+	large_table();
+	run 'INSERT INTO items SELECT g, -g FROM generate_series(21, 220) g';
+	subscribe s => $top, cushion => undef;
+	session->subscribe('quiet', 'SELECT id FROM items ORDER BY id LIMIT 2',
+		cushion => undef, deliver => 'none');
+
+	# refills, which make adaptive cushions take their place among the others
+	for my $i (1 .. 8)
+	{
+		run "DELETE FROM items WHERE id IN ($i, 21 - $i)";
+		session->sync;
+	}
+	my $pid = $server->worker_pid;
+	my $hanging = $server->hanging_commit($notify);
+
+	write_much(8, 4);
+	poll_until(sub { worker_error() }, 'the worker to be stuck');
+	run q{SELECT unsubscribe_topn('s')};
+	my $dropped = writer->selectrow_array('SELECT pg_current_wal_lsn()');
+	poll_until(
+		sub {
+			writer->selectrow_array(
+				'SELECT applied_lsn >= ?::pg_lsn FROM topn_worker
+				 WHERE database = current_database()', undef, $dropped);
+		},
+		'the worker to see it go');
+
+	# cushions have to give their rows back
+	$server->set('live_topn.cushion_memory' => 0);
+	poll_until(
+		sub {
+			writer->selectrow_array(
+				q{SELECT held_rows = 2 FROM topn_stats WHERE name = 'quiet'});
+		},
+		'those of the others to do so');
+	$server->let_go($hanging);
+	$server->set('live_topn.cushion_memory' => undef);
+	writer->do(q{SELECT topn_sync('60 s')});
+	is($server->worker_pid, $pid, 'it is the same worker');
+};
+
 scenario 'stall', 'a crash meanwhile' => sub {
 	large_table();
 	LiveTopn::Stream::create_slot($server, 'out');
