@@ -319,7 +319,8 @@ cushion_plan(Cushion *cushion, uint64 commit, const CushionUse *use, bool now)
 	double		share;
 
 	if (!cushion->adaptive || cushion->tight ||
-		(!now && commit < cushion->planned + PLAN_EVERY))
+		(!now && cushion->wanted_bytes > 0 &&
+		 commit < cushion->planned + PLAN_EVERY))
 		return;
 	cushion->planned = commit;
 

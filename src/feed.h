@@ -357,6 +357,12 @@ extern bool feed_is_current(const Feed *feed);
 extern bool feed_all_current(void);
 
 /*
+ * A feed that is being made of another's, or NULL: an error before it is
+ * complete is one of both.
+ */
+extern Feed *feed_newborn;
+
+/*
  * Do something in a transaction, as the owner and restricted: expressions of
  * the query, and comparison functions of its types, run here.  An error puts
  * the feed in error.

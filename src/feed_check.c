@@ -134,6 +134,16 @@ fail(Feed *feed, const RefillAnswer *answer)
 	feed_fail(feed, answer->sqlerrcode, answer->error, answer->hint);
 }
 
+static void
+split_off(Subscriber *subscriber,
+		  void (*function) (Feed *feed, const RefillAnswer *answer),
+		  const RefillAnswer *answer)
+{
+	feed_newborn = feed_split_off(subscriber);
+	function(feed_newborn, answer);
+	feed_newborn = NULL;
+}
+
 /*
  * What the answer says of a text is true for those who have it; the others go
  * on as they were.
@@ -159,9 +169,9 @@ take_of_text(Feed *feed,
 													 iter.cur);
 
 			if (subscriber != asker && subscriber_same_text(subscriber, asker))
-				function(feed_split_off(subscriber), answer);
+				split_off(subscriber, function, answer);
 		}
-		function(feed_split_off(asker), answer);
+		split_off(asker, function, answer);
 		if (feed->query && !feed->recheck)
 			feed_settle(feed);	/* what was held back meanwhile */
 	}

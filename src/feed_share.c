@@ -314,6 +314,7 @@ feed_share_rows(Feed *feed)
 			feed_note_full(feed, share->host->full);
 			cushion_shift(&feed->cushion, rows->nrows);
 			feed_take_first(feed, rows);
+			route_take_windows(feed);
 			feed_drop_refill(feed);
 			feed_settle(feed);
 			return true;
@@ -462,7 +463,7 @@ part(Subscriber *subscriber)
 
 	if (feed_is_checking(feed))
 		subscriber->unchecked = true;
-	split = feed_split_off(subscriber);
+	split = feed_newborn = feed_split_off(subscriber);
 	split->full = feed->full;
 	split->full_at = feed->full_at;
 	split->loaded = feed->loaded;
@@ -480,6 +481,7 @@ part(Subscriber *subscriber)
 		feed_lose_rows(split);
 	settle_again(split);
 	route_refresh(split);
+	feed_newborn = NULL;
 }
 
 void

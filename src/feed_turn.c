@@ -246,6 +246,8 @@ advance(Feed *feed, const void *arg)
 	}
 }
 
+Feed	   *feed_newborn;
+
 void
 feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 				const void *arg)
@@ -279,6 +281,10 @@ feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 		AbortCurrentTransaction();
 		MemoryContextSwitchTo(caller);
 		RESUME_INTERRUPTS();
+		if (feed_newborn)
+			feed_fail(feed_newborn, error->sqlerrcode, error->message,
+					  error->hint);
+		feed_newborn = NULL;
 		if (error->sqlerrcode != ERRCODE_QUERY_CANCELED ||
 			!feed_watch_fail(feed))
 			feed_fail(feed, error->sqlerrcode, error->message, error->hint);

@@ -97,8 +97,10 @@ class Watch:
         self.commits = 0
         self.sums = {name: [0, 0] for name in self.names}
         self.peaks = {name: 0 for name in self.names}
-        for name, (query, cushion) in subscriptions.items():
-            psql.run(f"""SELECT subscribe_topn('{query.replace("'", "''")}',
+        for i, (name, (query, cushion)) in enumerate(subscriptions.items()):
+            # with equal settings, equal queries would share their rows
+            psql.run(f"""SET TimeZone = {i};
+                SELECT subscribe_topn('{query.replace("'", "''")}',
                 '{name}', deliver => 'none',
                 cushion => {'NULL' if cushion is None else cushion}) \\g /dev/null
                 ;""")
