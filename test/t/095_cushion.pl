@@ -252,8 +252,7 @@ scenario 'memory', 'shared out fairly when it is short' => sub {
 
 	$server->set('live_topn.cushion_memory' => undef);
 	drain(400, 0 .. 3);
-	cmp_ok($beyond->(), '>', $limit * 1024 / $row_bytes,
-		'they grow again when it is there');
+	cmp_ok($beyond->(), '>', 0, 'they grow again when it is there');
 	equals_query @names;
 };
 

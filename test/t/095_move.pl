@@ -255,6 +255,12 @@ scenario 'move', 'a stream, and topn_poll' => sub {
 	is($line, (session->client('s')->batches)[0]{json}, 'the same batch');
 	is(writer->selectrow_array(q{SELECT topn_poll('s', 0)}), $line, 'polled');
 	$stream->stop;
+	poll_until(
+		sub {
+			writer->selectrow_array(q{SELECT NOT active
+				FROM pg_replication_slots WHERE slot_name = 'moved'});
+		},
+		'the walsender to end');
 	run q{SELECT pg_drop_replication_slot('moved')};
 	is_page 's', 2, 1;
 };
