@@ -769,6 +769,12 @@ change 'DDL of prepared transactions' => sub {
 	base_table();
 	subscribe s => $top;
 	subscribe all => $all;
+
+	# what is still to be read would wait for its lock
+	session->sync;
+	poll_until(
+		sub { writer->selectrow_array('SELECT sum(refills) = 0 FROM topn_worker') },
+		'refills to end');
 	run 'BEGIN', 'ALTER TABLE items ADD extra int DEFAULT 1',
 	  'DELETE FROM items WHERE id = 20', q{PREPARE TRANSACTION 'ddl'};
 	saw $_ for qw(s all);
