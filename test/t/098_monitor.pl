@@ -64,6 +64,14 @@ sub waits_for
 }
 
 scenario 'activity', 'launcher and worker' => sub {
+	poll_until(
+		sub {
+			writer->selectrow_array(
+				q{SELECT count(*) FROM pg_stat_activity
+					WHERE backend_type = 'live_topn worker'
+						AND query LIKE 'decoding%'});
+		},
+		'the worker to have started');
 	my $launcher = activity('live_topn launcher');
 	my $worker = activity('live_topn worker');
 
