@@ -68,7 +68,10 @@ OBJS = \
 	src/subscriber.o \
 	src/template.o \
 	src/route.o \
+	src/watch.o \
 	src/apply.o \
+	src/subscriber_changes.o \
+	src/recheck.o \
 	src/invalidation.o \
 	src/decoder.o \
 	src/deliver.o \

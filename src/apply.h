@@ -20,9 +20,6 @@ extern void apply_startup(MemoryContext parent, RefillPool *pool);
  */
 extern void apply_set_catalog(Oid relid, const ReadView *view);
 
-/* Feeds are restored, and catalog caches reset for the last time. */
-extern void apply_started(void);
-
 extern LogPosition *apply_position(void);
 extern CommitLog *apply_log(void);
 
@@ -36,9 +33,6 @@ extern void apply_trim_log(void);
  * WAL from here on is needed again if the worker starts anew.
  */
 extern XLogRecPtr apply_restart_lsn(void);
-
-/* Look at the queries again if roles have changed, in any database. */
-extern void apply_recheck_roles(void);
 
 /* Has the table of subscriptions been dropped? */
 extern bool apply_catalog_is_gone(void);

@@ -27,6 +27,7 @@
 #include "pool.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "recheck.h"
 #include "request.h"
 #include "replication/slot.h"
 #include "setup.h"
@@ -248,7 +249,7 @@ start(MemoryContext context, const char *slot_name)
 	replay_end = request_flush_point();
 	pgstat_report_activity(STATE_RUNNING, "reading saved windows");
 	restore(new_slot);
-	apply_started();
+	recheck_started();
 	launcher_set_state(WORKER_RUNNING);
 	pgstat_report_activity(STATE_RUNNING,
 						   "decoding WAL for live_topn subscriptions");
@@ -531,7 +532,7 @@ run(const char *slot_name)
 				feed_change_bound();
 		}
 		AcceptInvalidationMessages();
-		apply_recheck_roles();
+		recheck_roles();
 
 		more = decode();
 		if (apply_catalog_is_gone())

@@ -1,0 +1,26 @@
+/*
+ * recheck.h
+ *	  Feeds whose queries are looked at again, for the catalogs have changed.
+ */
+#ifndef LIVE_TOPN_RECHECK_H
+#define LIVE_TOPN_RECHECK_H
+
+#include "feed.h"
+#include "storage/sinval.h"
+
+/* Feeds and tables are looked at as of that position. */
+extern void recheck_startup(const LogPosition *position);
+
+/* Feeds are restored, and catalog caches reset for the last time. */
+extern void recheck_started(void);
+
+/*
+ * What the last commit decoded says of the system catalogs.  Uses memory in
+ * CurrentMemoryContext, and may ask for resyncs, see subscriber_changes.h.
+ */
+extern void recheck_feeds(int n, const SharedInvalidationMessage *messages);
+
+/* Look at the queries again if roles have changed, in any database. */
+extern void recheck_roles(void);
+
+#endif							/* LIVE_TOPN_RECHECK_H */
