@@ -279,7 +279,7 @@ route_change(Route *route, const Change *change)
 			touch(feeds[i]);
 		route_refresh(feeds[i]);
 		if (timed)
-			feeds[i]->work_time += METER_RATE * meter_elapsed(start);
+			feeds[i]->counters.work_time += METER_RATE * meter_elapsed(start);
 	}
 }
 
@@ -404,7 +404,7 @@ commit(TransactionId xid, XLogRecPtr start, XLogRecPtr end, TimestampTz time,
 		feed->touched = false;
 		feed_commit(feed);
 		route_refresh(feed);
-		feed->work_time += meter_elapsed(start);
+		feed->counters.work_time += meter_elapsed(start);
 	}
 	subscriber_changes_apply(time);
 	foreach(lc, commit_published)

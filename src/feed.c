@@ -257,13 +257,20 @@ detach(Subscriber *subscriber)
 	}
 }
 
+/* He shows another feed; events stay where they are.  This cannot fail. */
+static void
+move(Subscriber *subscriber, Feed *feed)
+{
+	subscriber->feed->pending -= subscriber->pending;
+	detach(subscriber);
+	attach(subscriber, feed);
+}
+
 void
 feed_transfer(Subscriber *subscriber, Feed *feed)
 {
 	drop_events_of(subscriber->feed, subscriber);
-	subscriber->feed->pending -= subscriber->pending;
-	detach(subscriber);
-	attach(subscriber, feed);
+	move(subscriber, feed);
 }
 
 static Feed *
@@ -408,33 +415,55 @@ feed_set_query(Feed *feed, const char *text)
 	feed->covered = 0;
 }
 
-Feed *
-feed_split_off(Subscriber *subscriber)
+/* What a feed takes with it that is split off for a subscriber, but rows. */
+static void
+inherit(Feed *split, Feed *feed, const Subscriber *subscriber)
 {
-	Feed	   *feed = subscriber->feed;
-	Feed	   *split = make_feed();
-	MemoryContext caller;
+	MemoryContext caller = MemoryContextSwitchTo(split->context);
 
-	Assert(feed->nsubscribers > 1);
-	caller = MemoryContextSwitchTo(split->context);
 	split->events = copy_events_of(feed, subscriber);
 	split->unseen = list_copy(feed->unseen);
-	feed_transfer(subscriber, split);
+	if (feed->error)
+		split->error = pstrdup(feed->error);
+	if (feed->hint)
+		split->hint = pstrdup(feed->hint);
 	if (feed->template)
 		set_template(split, template_share(feed->template, feed->params,
 										   &split->params));
 	MemoryContextSwitchTo(caller);
 	split->recheck = subscriber->unchecked;
 	split->replaying = feed->replaying;
+	split->full = feed->full;
+	split->full_at = feed->full_at;
 	split->behind = feed->behind;
 	split->cursor = feed->cursor;
+	split->loaded = feed->loaded;
 	split->applied = feed->applied;
-	split->changes = feed->changes;
-	split->refills = feed->refills;
-	split->refilled_rows = feed->refilled_rows;
-	split->refill_time = feed->refill_time;
+	split->covered = feed->covered;
+	split->from = feed->from;
+	split->commit = feed->commit;
+	split->held = feed->held;
+	split->due = feed->due;
+	split->barred_until = feed->barred_until;
+	split->failures = feed->failures;
+	split->counters = feed->counters;
+}
+
+void
+feed_split(Subscriber *subscriber,
+		   void (*make) (Feed *split, const void *arg), const void *arg)
+{
+	Feed	   *feed = subscriber->feed;
+	Feed	   *split = make_feed();
+
+	Assert(feed->nsubscribers > 1);
+	move(subscriber, split);
+	feed->newborn = split;
+	inherit(split, feed, subscriber);
+	drop_events_of(feed, subscriber);
 	feed_activate(split);
-	return split;
+	make(split, arg);
+	feed->newborn = NULL;
 }
 
 void
@@ -502,13 +531,21 @@ feed_fail(Feed *feed, int sqlerrcode, const char *message, const char *hint)
 	feed_retry_later(feed);
 }
 
+static void
+fail(Feed *feed, const void *arg)
+{
+	const ErrorData *error = arg;
+
+	feed_fail(feed, error->sqlerrcode, error->message, error->hint);
+}
+
 void
 feed_fail_subscriber(Subscriber *subscriber, const ErrorData *error)
 {
 	if (subscriber->feed->nsubscribers > 1)
-		feed_split_off(subscriber);
-	feed_fail(subscriber->feed, error->sqlerrcode, error->message,
-			  error->hint);
+		feed_split(subscriber, fail, error);
+	else
+		fail(subscriber->feed, error);
 }
 
 static void

@@ -51,6 +51,16 @@ extern int	feed_result_memory_kb;	/* live_topn.result_memory */
 extern int	feed_group_memory_kb;	/* live_topn.group_memory */
 extern int	feed_evaluation_timeout_ms; /* live_topn.evaluation_timeout */
 
+/* What has been done for the rows of a feed. */
+typedef struct FeedCounters
+{
+	int64		changes;
+	int64		refills;
+	int64		refilled_rows;
+	int64		refill_time;	/* microseconds */
+	int64		work_time;		/* nanoseconds, see meter.h */
+} FeedCounters;
+
 typedef struct Feed
 {
 	dlist_node	node;			/* in the list of all */
@@ -73,6 +83,7 @@ typedef struct Feed
 	bool		waiting;		/* for the rows of another feed */
 	bool		resized;		/* pages came or went: who may share, and what
 								 * is needed? */
+	struct Feed *newborn;		/* being made of it, see feed_split; or NULL */
 
 	/* see route.c */
 	struct Route *route;		/* NULL without a query */
@@ -161,12 +172,7 @@ typedef struct Feed
 	bool		replaying;		/* see feed_end_replay */
 	XLogRecPtr	applied;		/* restored: feed_exact_lsn then */
 
-	/* statistics */
-	int64		changes;
-	int64		refills;
-	int64		refilled_rows;
-	int64		refill_time;	/* microseconds */
-	int64		work_time;		/* nanoseconds, see meter.h */
+	FeedCounters counters;
 } Feed;
 
 /* One of those who show it: all have the same owner and settings. */
@@ -355,12 +361,6 @@ extern void feed_end_leases(void);
 extern bool feed_is_current(const Feed *feed);
 
 extern bool feed_all_current(void);
-
-/*
- * A feed that is being made of another's, or NULL: an error before it is
- * complete is one of both.
- */
-extern Feed *feed_newborn;
 
 /*
  * Do something in a transaction, as the owner and restricted: expressions of

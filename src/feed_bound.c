@@ -114,7 +114,7 @@ feed_too_large_message(void)
 }
 
 static void
-fail(Feed *feed)
+fail(Feed *feed, const void *arg)
 {
 	char	   *message = feed_too_large_message();
 
@@ -149,7 +149,7 @@ feed_fail_too_large(Feed *feed)
 
 	if (needs_are_equal(feed))
 	{
-		fail(feed);
+		fail(feed, NULL);
 		return;
 	}
 
@@ -160,7 +160,7 @@ feed_fail_too_large(Feed *feed)
 		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
 
 		if (feed_reach(subscriber->offset, subscriber->limit) == most)
-			fail(feed_split_off(subscriber));
+			feed_split(subscriber, fail, NULL);
 	}
 }
 

@@ -116,8 +116,10 @@ concerns_some(const Feed *feed)
 
 /* Clients that knew the result before start anew. */
 static void
-take_query(Feed *feed, const RefillAnswer *answer)
+take_query(Feed *feed, const void *arg)
 {
+	const RefillAnswer *answer = arg;
+
 	if (feed->query)
 	{
 		feed_note_resets(feed);
@@ -129,19 +131,11 @@ take_query(Feed *feed, const RefillAnswer *answer)
 }
 
 static void
-fail(Feed *feed, const RefillAnswer *answer)
+fail(Feed *feed, const void *arg)
 {
-	feed_fail(feed, answer->sqlerrcode, answer->error, answer->hint);
-}
+	const RefillAnswer *answer = arg;
 
-static void
-split_off(Subscriber *subscriber,
-		  void (*function) (Feed *feed, const RefillAnswer *answer),
-		  const RefillAnswer *answer)
-{
-	feed_newborn = feed_split_off(subscriber);
-	function(feed_newborn, answer);
-	feed_newborn = NULL;
+	feed_fail(feed, answer->sqlerrcode, answer->error, answer->hint);
 }
 
 /*
@@ -149,8 +143,7 @@ split_off(Subscriber *subscriber,
  * on as they were.
  */
 static void
-take_of_text(Feed *feed,
-			 void (*function) (Feed *feed, const RefillAnswer *answer))
+take_of_text(Feed *feed, void (*function) (Feed *feed, const void *arg))
 {
 	RefillAnswer *answer = feed->answer;
 	Subscriber *asker = feed->asker;
@@ -169,9 +162,9 @@ take_of_text(Feed *feed,
 													 iter.cur);
 
 			if (subscriber != asker && subscriber_same_text(subscriber, asker))
-				split_off(subscriber, function, answer);
+				feed_split(subscriber, function, answer);
 		}
-		split_off(asker, function, answer);
+		feed_split(asker, function, answer);
 		if (feed->query && !feed->recheck)
 			feed_settle(feed);	/* what was held back meanwhile */
 	}

@@ -239,7 +239,7 @@ apply_change(Feed *feed, const Change *change)
 {
 	Window	   *last;
 
-	feed->changes++;
+	feed->counters.changes++;
 	if (change->kind == CHANGE_TRUNCATE &&
 		(feed_starts_anew(feed) || window_set_is_partial(feed->windows)))
 		feed_note_resets(feed);

@@ -166,7 +166,7 @@ merge(Feed *feed)
 					  &feed->merge_at))
 	{
 		case RECONCILED:
-			feed->refilled_rows += feed->answer->nrows;
+			feed->counters.refilled_rows += feed->answer->nrows;
 			cushion_shift(&feed->cushion, read->nrows);
 			feed_dirty = true;
 			feed->looks = 0;
@@ -240,7 +240,7 @@ feed_take_answer(Feed *feed)
 			take_query(feed);
 		if (feed->merge_at == 0)
 		{
-			feed->refill_time += feed->answer->elapsed;
+			feed->counters.refill_time += feed->answer->elapsed;
 			cushion_learn(&feed->cushion, feed_position->commit.no,
 						  feed->answer->nrows, feed->answer->elapsed);
 		}

@@ -36,11 +36,13 @@ extern void feed_leave(Subscriber *subscriber);
 extern void feed_transfer(Subscriber *subscriber, Feed *feed);
 
 /*
- * A feed of its own for one of several subscribers, at the same place of the
- * log and with the same query, but nothing loaded: to forget the query, or
- * see feed_split.
+ * Make a feed of its own for one of several subscribers, of the same query at
+ * the same place of the log.  It has no rows until make has run, which gives
+ * it some, or makes it do without.  An error in that is one of both feeds.
  */
-extern Feed *feed_split_off(Subscriber *subscriber);
+extern void feed_split(Subscriber *subscriber,
+					   void (*make) (Feed *split, const void *arg),
+					   const void *arg);
 
 /* Nobody shows the feed any more.  It goes with its last batch. */
 extern void feed_end(Feed *feed);

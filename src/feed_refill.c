@@ -197,7 +197,7 @@ feed_request_rows(Feed *feed)
 	}
 	feed_submit(feed, feed_first(feed), feed->nreads, reads);
 	cushion_ask(&feed->cushion, feed_position->commit.no);
-	feed->refills++;
+	feed->counters.refills++;
 	route_note_logger(feed);
 	feed_activate(feed);
 }
@@ -224,7 +224,7 @@ feed_request_first_rows(Feed *feed)
 	read.limit = feed->reads[0].limit;
 	feed_submit(feed, feed_first(feed), 1, &read);
 	cushion_ask(&feed->cushion, feed_position->commit.no);
-	feed->refills++;
+	feed->counters.refills++;
 }
 
 /* Does what is read still continue what is held? */

@@ -348,24 +348,45 @@ goes_further(const Window *a, const Window *b)
 	return row_compare(a->set->format, a->high, b->high) > 0;
 }
 
-/* The host gets the windows of a feed that has left its routes. */
+/* Each gets the windows of the other, which are at the same place. */
 static void
-swap_windows(Feed *host, Feed *feed)
+exchange_windows(Feed *a, Feed *b)
 {
-	WindowSet  *windows = host->windows;
+	WindowSet  *windows = a->windows;
 
-	feed_drop_refill(host);
-	if (host->route_key)
-		window_set_watch(windows, NULL, NULL);
-	cushion_shift(&host->cushion,
-				  (int64) feed->windows->nrows - (int64) windows->nrows);
-	host->windows = feed->windows;
-	host->windows->params = host->params;
-	feed->windows = windows;
-	feed->windows->params = feed->params;
-	route_take_windows(host);
+	feed_drop_refill(a);
+	feed_drop_refill(b);
+	a->windows = b->windows;
+	b->windows = windows;
+	a->windows->params = a->params;
+	b->windows->params = b->params;
+	window_set_give(a->windows, a);
+	window_set_give(b->windows, b);
+	cushion_shift(&a->cushion,
+				  (int64) a->windows->nrows - (int64) b->windows->nrows);
+	cushion_shift(&b->cushion,
+				  (int64) b->windows->nrows - (int64) a->windows->nrows);
 }
 
+/*
+ * Of two feeds that followed the same changes, as after a restart, the sum
+ * would count them twice; and what clients have seen must not go back.
+ */
+static void
+keep_counters(FeedCounters *counters, const FeedCounters *others)
+{
+	counters->changes = Max(counters->changes, others->changes);
+	counters->refills = Max(counters->refills, others->refills);
+	counters->refilled_rows = Max(counters->refilled_rows,
+								  others->refilled_rows);
+	counters->refill_time = Max(counters->refill_time, others->refill_time);
+	counters->work_time = Max(counters->work_time, others->work_time);
+}
+
+/*
+ * Nothing takes memory until all subscribers show the host, so that no error
+ * leaves this half done.  Later ones are of the host, as any.
+ */
 static void
 merge(Feed *host, const void *arg)
 {
@@ -376,9 +397,9 @@ merge(Feed *host, const void *arg)
 									   host->windows->only);
 
 	feed_share_leave(feed);
-	route_leave(feed);
 	if (further)
-		swap_windows(host, feed);
+		exchange_windows(host, feed);
+	keep_counters(&host->counters, &feed->counters);
 	while (feed->nsubscribers > 0)
 		feed_transfer(feed_first(feed), host);
 	feed_end(feed);
@@ -455,21 +476,12 @@ settle_again(Feed *feed)
 		feed_settle(feed);
 }
 
+/* Rows for a feed that is split off. */
 static void
-part(Subscriber *subscriber)
+take_copy(Feed *split, const void *arg)
 {
-	const Feed *feed = subscriber->feed;
-	Feed	   *split;
+	const Feed *feed = arg;
 
-	if (feed_is_checking(feed))
-		subscriber->unchecked = true;
-	split = feed_newborn = feed_split_off(subscriber);
-	split->full = feed->full;
-	split->full_at = feed->full_at;
-	split->loaded = feed->loaded;
-	split->covered = feed->covered;
-	split->from = feed->from;
-	split->commit = feed->commit;
 	if (!window_set_is_lost(feed->windows))
 	{
 		copy_work(split->windows, feed->windows->only);
@@ -481,7 +493,16 @@ part(Subscriber *subscriber)
 		feed_lose_rows(split);
 	settle_again(split);
 	route_refresh(split);
-	feed_newborn = NULL;
+}
+
+static void
+part(Subscriber *subscriber)
+{
+	const Feed *feed = subscriber->feed;
+
+	if (feed_is_checking(feed))
+		subscriber->unchecked = true;
+	feed_split(subscriber, take_copy, feed);
 }
 
 void

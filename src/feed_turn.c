@@ -246,8 +246,6 @@ advance(Feed *feed, const void *arg)
 	}
 }
 
-Feed	   *feed_newborn;
-
 void
 feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 				const void *arg)
@@ -281,10 +279,10 @@ feed_run_safely(Feed *feed, void (*function) (Feed *feed, const void *arg),
 		AbortCurrentTransaction();
 		MemoryContextSwitchTo(caller);
 		RESUME_INTERRUPTS();
-		if (feed_newborn)
-			feed_fail(feed_newborn, error->sqlerrcode, error->message,
+		if (feed->newborn)
+			feed_fail(feed->newborn, error->sqlerrcode, error->message,
 					  error->hint);
-		feed_newborn = NULL;
+		feed->newborn = NULL;
 		if (error->sqlerrcode != ERRCODE_QUERY_CANCELED ||
 			!feed_watch_fail(feed))
 			feed_fail(feed, error->sqlerrcode, error->message, error->hint);
@@ -375,7 +373,7 @@ feed_advance_all(void)
 
 			INSTR_TIME_SET_CURRENT(start);
 			feed_run_safely(feed, advance, NULL);
-			feed->work_time += meter_elapsed(start);
+			feed->counters.work_time += meter_elapsed(start);
 		}
 		if (feed_share_merge(feed))
 			continue;

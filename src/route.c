@@ -537,7 +537,7 @@ leave_key(Feed *feed)
 
 	if (key == NULL)
 		return;
-	window_set_watch(feed->windows, NULL, NULL);
+	window_set_unwatch(feed->windows);
 	feed->route_key = NULL;
 	if (--key->nfeeds == 0)
 	{

@@ -175,18 +175,51 @@ window_free(Window *window)
 	pool_free(window, window->place);
 }
 
+/* Free the rows of a tree but those added since the window was settled. */
+static void
+free_tree(WindowSet *set, Row *row)
+{
+	if (row == NULL)
+		return;
+	free_tree(set, row->left);
+	free_tree(set, row->right);
+	if (row->holding != HOLDER_NONE)
+		holders_remove(set->holders, row->holding);
+	row->holding = HOLDER_NONE;
+	row->left = row->right = NULL;
+	if (row->fresh < 0)
+		row_unref(row);
+}
+
+/* The rows held now are what the next changes change. */
+static void
+forget_changes(WindowWork *work)
+{
+	for (int i = 0; i < work->nremoved; i++)
+		row_unref(work->removed[i]);
+	for (int i = 0; i < work->nadded; i++)
+		work->added[i]->fresh = -1;
+	work->nremoved = work->nadded = 0;
+}
+
+/* Takes no memory, so that it cannot fail. */
 void
 window_set_free(WindowSet *set)
 {
 	uint64		position = 0;
 	Window	   *window;
 
-	window_set_clear(set, WINDOW_NOTHING);
-	while (!dlist_is_empty(&set->touched))
-		window_settle(dlist_head_element(WindowWork, touched_node,
-										 &set->touched)->window);
 	while ((window = window_set_next(set, &position)) != NULL)
+	{
+		if (window->work)
+			forget_changes(window->work);
+		free_tree(set, window->root);
+		window->root = NULL;
 		window_free(window);
+	}
+	if (set->holders)
+		holders_leave(set->holders, set->holder);
+	window_set_forget_dropped(set);
 	if (set->by_key)
 		key_map_free(set->by_key);
 	if (set->by_group)
@@ -197,23 +230,37 @@ window_set_free(WindowSet *set)
 void
 window_set_watch(WindowSet *set, Holders *holders, void *owner)
 {
-	uint32		holder = holders ? holders_enter(holders, owner) : 0;
-	KeyMap	   *map = set->by_key;
+	Assert(set->holders == NULL);
+	set->holder = holders_enter(holders, owner);
+	set->holders = holders;
+	for (uint32 i = 0; i < set->by_key->nbuckets; i++)
+		for (Row *row = set->by_key->buckets[i]; row; row = row->next)
+			row->holding = holders_add(holders, row->hash, set->holder);
+}
 
-	for (uint32 i = 0; i < map->nbuckets; i++)
+void
+window_set_unwatch(WindowSet *set)
+{
+	if (set->holders == NULL)
+		return;
+	for (uint32 i = 0; i < set->by_key->nbuckets; i++)
 	{
-		for (Row *row = map->buckets[i]; row; row = row->next)
+		for (Row *row = set->by_key->buckets[i]; row; row = row->next)
 		{
 			if (row->holding != HOLDER_NONE)
 				holders_remove(set->holders, row->holding);
-			row->holding = holders == NULL ? HOLDER_NONE :
-				holders_add(holders, row->hash, holder);
+			row->holding = HOLDER_NONE;
 		}
 	}
+	holders_leave(set->holders, set->holder);
+	set->holders = NULL;
+}
+
+void
+window_set_give(WindowSet *set, void *owner)
+{
 	if (set->holders)
-		holders_leave(set->holders, set->holder);
-	set->holders = holders;
-	set->holder = holder;
+		holders_give(set->holders, set->holder, owner);
 }
 
 Size
@@ -602,23 +649,7 @@ window_set_remove(WindowSet *set, Row *row)
 				 &work->maxremoved, row);
 }
 
-/* Free the rows of a tree but those added since the window was settled. */
-static void
-free_tree(WindowSet *set, Row *row)
-{
-	if (row == NULL)
-		return;
-	free_tree(set, row->left);
-	free_tree(set, row->right);
-	if (row->holding != HOLDER_NONE)
-		holders_remove(set->holders, row->holding);
-	row->holding = HOLDER_NONE;
-	row->left = row->right = NULL;
-	if (row->fresh < 0)
-		row_unref(row);
-}
-
-/* The same of the only window, at once, with the memory of the table. */
+/* Free the rows of the only window but those added since it was settled. */
 static void
 free_old_rows(Window *window)
 {
@@ -777,12 +808,8 @@ window_settle(Window *window)
 
 	if (work == NULL)
 		return;
-	for (int i = 0; i < work->nremoved; i++)
-		row_unref(work->removed[i]);
+	forget_changes(work);
 	set->passed = 0;
-	for (int i = 0; i < work->nadded; i++)
-		work->added[i]->fresh = -1;
-	work->nremoved = work->nadded = 0;
 	if (window->end == WINDOW_PASSING)
 	{
 		if (window == set->only && window_size(window) > MANY_ROWS)

@@ -275,6 +275,63 @@ scenario 'sharing', 'an error of the query is of all' => sub {
 	share 2, qw(a b);
 };
 
+scenario 'sharing', 'an error is told once, whoever has it looked at again' => sub {
+	my $wide = 'SELECT id, score, body FROM items ORDER BY score DESC, id LIMIT 100';
+
+	items;
+	run q{ALTER TABLE items ADD body text DEFAULT repeat('x', 1000)};
+	run "CREATE VIEW seen AS $wide" =~ s/ ORDER.*//r;
+	subscribe a => $wide;
+	subscribe b => $wide =~ s/items/seen/r;
+	share 2, qw(a b);
+	server->set('live_topn.result_memory' => '64kB');
+	wait_for_state $_, 'error' for qw(a b);
+
+	# each text is analysed again, and what it selects read
+	share 1, qw(a b);
+	session->sync;
+	saw $_ => 'error' for qw(a b);
+	server->set('live_topn.result_memory' => '1GB');
+	wait_for_state $_, 'live' for qw(a b);
+	saw $_ => 'reset' for qw(a b);
+	run 'UPDATE items SET score = 8000 WHERE id = 8';
+	share 2, qw(a b);
+	equals_query qw(a b);
+};
+
+scenario 'sharing', 'counters never go back' => sub {
+	my @counters = qw(changes refills refilled_rows refill_ms work_ms);
+	my %before;
+	my $count = sub {
+		my ($name, $when) = @_;
+		my @now = stats_of($name, @counters);
+		my @less = grep { $now[$_] < ($before{$name} // \@now)->[$_] } 0 .. $#now;
+
+		is_deeply([ @counters[@less] ], [], "of $name, $when");
+		$before{$name} = \@now;
+	};
+
+	items;
+	subscribe a => "$top LIMIT 3";
+	run map { "UPDATE items SET score = 5000 + $_ WHERE id = $_" } 1 .. 5;
+	$count->('a', 'alone');
+	subscribe b => "$top LIMIT 30", limit => 30;
+	$count->('b', 'that is new');
+	run map { "UPDATE items SET score = 6000 + $_ WHERE id = $_" } 1 .. 5;
+	share 2, qw(a b);
+	$count->($_, 'once they share') for qw(a b);
+	writer->do("SELECT topn_move('b', 150, 3)");
+	session->turn_to('b', "SELECT row_to_json(q) FROM ($top LIMIT 3 OFFSET 150) q");
+	share 1, qw(a b);
+	$count->($_, 'once they part') for qw(a b);
+	writer->do("SELECT topn_move('b', 0)");
+	session->turn_to('b', "SELECT row_to_json(q) FROM ($top LIMIT 3) q");
+	run map { "UPDATE items SET score = 7000 + $_ WHERE id = $_" } 1 .. 5;
+	share 2, qw(a b);
+	$count->($_, 'once they share again') for qw(a b);
+	is(statistic('changes', 'a'), 15, 'what both have seen counts once');
+};
+
 scenario 'sharing', 'a restart' => sub {
 	items;
 	subscribe a => "$top LIMIT 3";
