@@ -51,7 +51,6 @@ static bool commit_logged;		/* some feed needs what has been logged */
 static Size commit_checked;		/* bytes logged when visibility was checked */
 static Watch *commit_watch;		/* of a table of which class is not known */
 static List *commit_feeds;		/* touched */
-static List *commit_rewritten;	/* OIDs of tables */
 static List *commit_published;	/* of numbers of messages, as text */
 
 void
@@ -149,7 +148,7 @@ begin_commit(TransactionId xid, XLogRecPtr start)
 	MemoryContextReset(commit_context);
 	commits_begun++;
 	subscriber_changes_begin(commit_context);
-	commit_feeds = commit_rewritten = commit_published = NIL;
+	commit_feeds = commit_published = NIL;
 	commit_watch = NULL;
 	commit_xid = xid;
 	commit_start = start;
@@ -219,15 +218,12 @@ static void apply_change(Relation relation, ChangeKind kind, HeapTuple old,
 static void
 note_rewrite(Oid relid)
 {
-	MemoryContext caller;
+	Watch	   *watch = watch_get(relid);
 	Relation	relation;
 
-	if (list_member_oid(commit_rewritten, relid))
+	if (watch->rewritten == commits_begun)
 		return;
-	caller = MemoryContextSwitchTo(commit_context);
-	commit_rewritten = lappend_oid(commit_rewritten, relid);
-	MemoryContextSwitchTo(caller);
-
+	watch->rewritten = commits_begun;
 	relation = RelationIdGetRelation(relid);
 	if (RelationIsValid(relation))
 	{

@@ -75,6 +75,7 @@ typedef struct Feed
 	pairingheap_node timer_node;
 	bool		active;
 	bool		ready;
+	bool		fresh;			/* ready since it was last looked at */
 	TimestampTz timer_at;		/* 0: none */
 
 	/* see feed_share.c */
@@ -326,6 +327,12 @@ extern void feed_answer(RefillAnswer *answer);
  * error.  Returns whether there is more to do at once.
  */
 extern bool feed_advance_all(void);
+
+/*
+ * Has a feed become ready that feed_advance_all has not looked at since?  It
+ * has to, before the worker sleeps.
+ */
+extern bool feed_any_fresh(void);
 
 /* Milliseconds until feed_advance_all has something to do, -1 if never. */
 extern long feed_next_timeout(void);

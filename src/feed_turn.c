@@ -27,6 +27,7 @@
 
 static dlist_head active = DLIST_STATIC_INIT(active);
 static dlist_head ready = DLIST_STATIC_INIT(ready);
+static int	nfresh;				/* ready ones that are fresh */
 static pairingheap *timers;		/* of feeds with timer_at */
 
 /* The earliest is the first of the heap. */
@@ -56,11 +57,29 @@ feed_activate(Feed *feed)
 	if (!feed->ready)
 		dlist_push_tail(&ready, &feed->ready_node);
 	feed->ready = true;
+	if (!feed->fresh)
+		nfresh++;
+	feed->fresh = true;
+}
+
+bool
+feed_any_fresh(void)
+{
+	return nfresh > 0;
+}
+
+static void
+note_look(Feed *feed)
+{
+	if (feed->fresh)
+		nfresh--;
+	feed->fresh = false;
 }
 
 static void
 unready(Feed *feed)
 {
+	note_look(feed);
 	if (feed->ready)
 		dlist_delete(&feed->ready_node);
 	feed->ready = false;
@@ -377,6 +396,7 @@ feed_advance_all(void)
 		}
 		if (feed_share_merge(feed))
 			continue;
+		note_look(feed);
 		if (can_advance(feed))
 			more = true;
 		else if (has_settled(feed))

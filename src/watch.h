@@ -18,6 +18,7 @@ typedef struct Watch
 	List	   *routes;			/* those of relids that have feeds */
 	uint64		asked;			/* in that commit, whether ... */
 	bool		needs_log;		/* ... some feed needs its changes logged */
+	uint64		rewritten;		/* by that commit, see note_rewrite */
 	uint64		class;			/* see watch_class_changed; 0: not known */
 
 	/* of a partitioned table, see watch_partitions_changed */
