@@ -35,7 +35,7 @@
 #include "utils/pg_locale.h"
 
 #define CHECKPOINT_MAGIC		0x6c74706e
-#define CHECKPOINT_VERSION		5
+#define CHECKPOINT_VERSION		6
 #define HEADER_SIZE				512
 
 int			checkpoint_interval_ms = 60000;

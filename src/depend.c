@@ -15,14 +15,19 @@
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_auth_members.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "miscadmin.h"
 #include "nodes/nodeFuncs.h"
+#include "utils/catcache.h"
 #include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/typcache.h"
+#include "utils/varlena.h"
 
+#include "conversion.h"
 #include "depend.h"
 #include "flatten.h"
 
@@ -169,6 +174,151 @@ add_type(TopnQuery *query, Oid type)
 	}
 }
 
+/* ----- Schemas and roles ----- */
+
+static void
+add_name(TopnQuery *query, int cache, Datum key)
+{
+	query->names = list_append_unique_int(query->names,
+										  GetSysCacheHashValue1(cache, key));
+}
+
+/* Of a qualified name, all but the last part. */
+static void
+add_qualifiers(TopnQuery *query, List *names)
+{
+	ListCell   *lc;
+
+	foreach(lc, names)
+		if (IsA(lfirst(lc), String) && lnext(names, lc))
+			add_name(query, NAMESPACENAME,
+					 CStringGetDatum(strVal(lfirst(lc))));
+}
+
+static bool
+written_schema_walker(Node *node, TopnQuery *query)
+{
+	if (node == NULL)
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_RangeVar:
+			if (((RangeVar *) node)->schemaname)
+				add_name(query, NAMESPACENAME,
+						 CStringGetDatum(((RangeVar *) node)->schemaname));
+			break;
+		case T_ColumnRef:
+			add_qualifiers(query, ((ColumnRef *) node)->fields);
+			break;
+		case T_FuncCall:
+			add_qualifiers(query, ((FuncCall *) node)->funcname);
+			break;
+		case T_A_Expr:
+			add_qualifiers(query, ((A_Expr *) node)->name);
+			break;
+		case T_TypeName:
+			add_qualifiers(query, ((TypeName *) node)->names);
+			break;
+		case T_CollateClause:
+			add_qualifiers(query, ((CollateClause *) node)->collname);
+			break;
+		case T_SortBy:
+			add_qualifiers(query, ((SortBy *) node)->useOp);
+			break;
+		default:
+			break;
+	}
+	return raw_expression_tree_walker(node, written_schema_walker, query);
+}
+
+void
+find_written_schemas(TopnQuery *query, RawStmt *raw)
+{
+	query->names = NIL;
+	(void) written_schema_walker(raw->stmt, query);
+}
+
+static void
+add_search_path(TopnQuery *query)
+{
+	List	   *names;
+	ListCell   *lc;
+
+	if (!SplitIdentifierString(pstrdup(namespace_search_path), ',', &names))
+		elog(ERROR, "invalid list syntax");
+	foreach(lc, names)
+	{
+		char	   *name = lfirst(lc);
+
+		if (strcmp(name, "$user") == 0)
+			name = GetUserNameFromId(GetUserId(), false);
+		add_name(query, NAMESPACENAME, CStringGetDatum(name));
+	}
+}
+
+/* The current user, and all that he is a member of. */
+static void
+add_roles(TopnQuery *query)
+{
+	List	   *roles = list_make1_oid(GetUserId());
+
+	for (int i = 0; i < list_length(roles); i++)
+	{
+		Oid			role = list_nth_oid(roles, i);
+		CatCList   *list = SearchSysCacheList1(AUTHMEMMEMROLE,
+											   ObjectIdGetDatum(role));
+
+		for (int j = 0; j < list->n_members; j++)
+		{
+			HeapTuple	tuple = &list->members[j]->tuple;
+			Oid			other = ((Form_pg_auth_members) GETSTRUCT(tuple))->roleid;
+
+			roles = list_append_unique_oid(roles, other);
+		}
+		ReleaseSysCacheList(list);
+		add_name(query, AUTHOID, ObjectIdGetDatum(role));
+	}
+}
+
+/* May the text of a value name something, as that of a regclass does? */
+static bool
+names_something(Oid type)
+{
+	Oid			element = get_element_type(type);
+
+	if (OidIsValid(element))
+		type = element;
+	return get_typtype(type) != TYPTYPE_ENUM &&
+		!is_fixed_conversion(type, true) &&
+		(OidIsValid(get_typ_typrelid(type)) || !is_datetime_type(type));
+}
+
+static bool
+find_name_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	if (IsA(node, Const) && names_something(((Const *) node)->consttype))
+		return true;
+	if (IsA(node, Query))
+		return query_tree_walker((Query *) node, find_name_walker, context, 0);
+	return expression_tree_walker(node, find_name_walker, context);
+}
+
+/*
+ * Other schemas and roles than these are of no concern: a new one can have no
+ * part in the query before a row of pg_auth_members says so, or a name.  But
+ * functions may look up anything, and a view is read with its owner's rights.
+ */
+static void
+add_names(TopnQuery *query, Query *source)
+{
+	add_search_path(query);
+	add_roles(query);
+	query->any_name = query->functions || query->depends != NIL ||
+		find_name_walker((Node *) source, NULL);
+}
+
 /* ----- Relations ----- */
 
 /*
@@ -235,6 +385,7 @@ find_dependencies(TopnQuery *query, const RangeVar *relation, Query *source,
 	query->functions = !query->inert ||
 		find_function_walker((Node *) rewritten, NULL);
 	add_views(query, rewritten);
+	add_names(query, source);
 	add_shadows(query, relation, only_rte(source)->relid);
 	add_functions_walker((Node *) query->quals, query);
 	add_functions_walker((Node *) query->targetlist, query);

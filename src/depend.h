@@ -7,6 +7,9 @@
 
 #include "query.h"
 
+/* The schemas that are written in a statement, before analysis alters it. */
+extern void find_written_schemas(TopnQuery *query, RawStmt *raw);
+
 /*
  * Fill in what an analysed query depends on.  relation is the one that the
  * statement names, source the analysed statement, rewritten what became of it.

@@ -155,6 +155,7 @@ typedef struct Feed
 	/* the refill under way */
 	uint64		ticket;			/* 0: none */
 	Subscriber *asker;			/* whose text is analysed for it */
+	uint64		asked_at;		/* as feed_name_changes */
 	uint64		since;			/* last commit when it was requested */
 	uint64		kept;			/* its answer may need the commits after it */
 	int			nreads;			/* 0: the query is only checked */
@@ -288,6 +289,9 @@ extern void feed_commit(Feed *feed);
  * rows, too, without showing them.
  */
 extern void feed_recheck(Feed *feed, bool reload);
+
+/* How often have roles or schemas changed? */
+extern uint64 feed_name_changes;
 
 /*
  * A commit that may have changed rows without showing them.  A feed that is

@@ -15,6 +15,8 @@
 #include "storage/procarray.h"
 #include "utils/memutils.h"
 
+uint64		feed_name_changes;
+
 /* Somebody whose text may mean something else, or NULL. */
 static Subscriber *
 find_unchecked(const Feed *feed)
@@ -174,6 +176,13 @@ take_of_text(Feed *feed, void (*function) (Feed *feed, const void *arg))
 void
 feed_take_check(Feed *feed)
 {
+	/* it may not know yet which names matter that have changed since */
+	if (feed->asked_at != feed_name_changes)
+	{
+		feed_uncheck_text(feed, feed->asker);
+		feed_drop_refill(feed);
+		return;
+	}
 	if (feed->query == NULL || feed->answer->status == REFILL_CHANGED)
 		take_of_text(feed, take_query);
 	else

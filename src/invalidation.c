@@ -33,11 +33,14 @@ invalidation_note(Invalidation *invalidation,
 			invalidation->relations =
 				lappend_int(invalidation->relations, message->cc.hashValue);
 			break;
-		case AUTHOID:
 		case AUTHMEMROLEMEM:
 		case AUTHMEMMEMROLE:
-		case NAMESPACEOID:
-			invalidation->names = true;
+			invalidation->members = true;
+			break;
+		case AUTHOID:
+		case NAMESPACENAME:
+			invalidation->names =
+				lappend_int(invalidation->names, message->cc.hashValue);
 			break;
 		case PROCOID:
 		case OPEROID:
@@ -61,12 +64,28 @@ invalidation_concerns_table(const Invalidation *invalidation,
 		list_member_oid(invalidation->ancestors, query->relid);
 }
 
+static bool
+concerns_names(const Invalidation *invalidation, const TopnQuery *query)
+{
+	ListCell   *lc;
+
+	if (invalidation->members ||
+		(invalidation->names != NIL && query->any_name))
+		return true;
+	foreach(lc, invalidation->names)
+		if (list_member_int(query->names, lfirst_int(lc)))
+			return true;
+	return false;
+}
+
 bool
 invalidation_concerns_query(const Invalidation *invalidation,
 							const TopnQuery *query)
 {
 	ListCell   *lc;
 
+	if (concerns_names(invalidation, query))
+		return true;
 	foreach(lc, query->depends)
 		if (list_member_oid(invalidation->relids, lfirst_oid(lc)))
 			return true;

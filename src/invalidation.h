@@ -15,7 +15,9 @@
 typedef struct Invalidation
 {
 	bool		tables;			/* all of them */
-	bool		names;			/* roles and schemas: what any query looks at */
+	bool		members;		/* who is a member of which role */
+	List	   *names;			/* schemas, as hash values of NAMESPACENAME;
+								 * roles, of AUTHOID */
 	bool		functions;
 	int			labels;			/* rows of pg_enum inserted, changed, deleted */
 	int			label_names;	/* names there, old and new ones */
@@ -24,6 +26,7 @@ typedef struct Invalidation
 	List	   *relations;		/* names, as hash values of RELNAMENSP */
 	List	   *classes;		/* rows of pg_class, as hash values of RELOID */
 	bool		more;			/* other catalogs than that and statistics */
+	bool		live;			/* not by a commit, but as of now */
 } Invalidation;
 
 /*
@@ -40,6 +43,13 @@ extern bool invalidation_concerns_table(const Invalidation *invalidation,
 /* Anything else that it depends on? */
 extern bool invalidation_concerns_query(const Invalidation *invalidation,
 										const TopnQuery *query);
+
+/* Were roles or schemas changed, of whatever name? */
+static inline bool
+invalidation_has_names(const Invalidation *invalidation)
+{
+	return invalidation->members || invalidation->names != NIL;
+}
 
 /* May a query that is in error mean something again? */
 extern bool invalidation_concerns_error(const Invalidation *invalidation);

@@ -406,6 +406,7 @@ analyze(const char *sql, int nargs, char **args)
 	raw = parse_statement(pstate);
 	check_statement(pstate, raw);
 	location = table_location(raw);
+	find_written_schemas(result, raw);
 	source = analyze_statement(pstate, raw, nargs, args);
 	if (is_grouped(source))
 		source = take_groups(pstate, source, result);

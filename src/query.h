@@ -85,6 +85,10 @@ typedef struct TopnQuery
 	List	   *shadows;		/* hash values (RELNAMENSP) of names that
 								 * would be found before that of the relation */
 	bool		enums;			/* a column has labels of an enum */
+	List	   *names;			/* hash values of schemas (NAMESPACENAME) that
+								 * names are looked for in, and of roles
+								 * (AUTHOID) whose rights count */
+	bool		any_name;		/* others may matter, too */
 	bool		functions;		/* a function could be replaced */
 	uint64		definitions;	/* hash of those of functions and types */
 

@@ -96,9 +96,11 @@ query_to_text(const TopnQuery *query)
 	numbers = lappend_int(numbers, query->bound_exclusive);
 
 	dependencies = list_make5(query->depends, query->shadows,
-							  list_make2_int(query->enums, query->functions),
+							  list_make3_int(query->enums, query->functions,
+											 query->any_name),
 							  make_int64(query->offset),
 							  make_int64(query->limit));
+	dependencies = lappend(dependencies, query->names);
 	return psprintf("%s\n%s", nodeToString(dependencies),
 					nodeToString(list_make5(numbers, oids, names,
 											list_make2(make_int64(query->nties),
@@ -131,8 +133,10 @@ read_dependencies(TopnQuery *query, const char *text)
 	query->shadows = lsecond(parts);
 	query->enums = linitial_int(lthird(parts));
 	query->functions = lsecond_int(lthird(parts));
+	query->any_name = lthird_int(lthird(parts));
 	query->offset = get_int64(lfourth(parts));
 	query->limit = get_int64(list_nth(parts, 4));
+	query->names = list_nth(parts, 5);
 	pfree(line);
 }
 
@@ -147,9 +151,11 @@ query_add_dependencies(TopnQuery *query, const char *text,
 	caller = MemoryContextSwitchTo(context);
 	query->depends = list_concat_unique_oid(query->depends, more.depends);
 	query->shadows = list_concat_unique_int(query->shadows, more.shadows);
+	query->names = list_concat_unique_int(query->names, more.names);
 	MemoryContextSwitchTo(caller);
 	query->enums |= more.enums;
 	query->functions |= more.functions;
+	query->any_name |= more.any_name;
 }
 
 TopnQuery *

@@ -18,8 +18,14 @@
 #include "utils/syscache.h"
 #include "watch.h"
 
+#define MAX_ROLES	64			/* that we remember */
+
 static const LogPosition *position;
-static bool roles_changed;
+
+/* Of roles that have changed, hash values of AUTHOID; or any have. */
+static uint32 changed_roles[MAX_ROLES];
+static int	nchanged_roles;
+static bool members_changed;
 
 /*
  * Syscache callback: roles, or who is a member of which.  In the commits that
@@ -28,7 +34,10 @@ static bool roles_changed;
 static void
 note_roles(Datum arg, int cacheid, uint32 hashvalue)
 {
-	roles_changed = true;
+	if (cacheid == AUTHOID && hashvalue != 0 && nchanged_roles < MAX_ROLES)
+		changed_roles[nchanged_roles++] = hashvalue;
+	else
+		members_changed = true;
 }
 
 void
@@ -42,19 +51,8 @@ recheck_startup(const LogPosition *log_position)
 void
 recheck_started(void)
 {
-	roles_changed = false;
-}
-
-void
-recheck_roles(void)
-{
-	dlist_iter	iter;
-
-	if (!roles_changed)
-		return;
-	roles_changed = false;
-	dlist_foreach(iter, &feed_all)
-		feed_recheck(dlist_container(Feed, node, iter.cur), false);
+	nchanged_roles = 0;
+	members_changed = false;
 }
 
 static void
@@ -100,6 +98,13 @@ leave_out_unchanged(Invalidation *invalidation)
 	}
 }
 
+/* Is a restored feed already further than the commit? */
+static bool
+has_seen(const Feed *feed, const Invalidation *invalidation)
+{
+	return !invalidation->live && feed_has_applied(feed);
+}
+
 /* The feeds of a template, if it is concerned. */
 static void
 recheck_template(Template *template, const Invalidation *invalidation)
@@ -117,14 +122,14 @@ recheck_template(Template *template, const Invalidation *invalidation)
 	if (invalidation->label_names > invalidation->labels)
 		labels = query->enums || query->functions;
 
-	if (!table && !labels && !invalidation->names &&
+	if (!table && !labels &&
 		!invalidation_concerns_query(invalidation, query))
 		return;
 	dlist_foreach(iter, &template->feeds)
 	{
 		Feed	   *feed = dlist_container(Feed, template_node, iter.cur);
 
-		if (feed_has_applied(feed))
+		if (has_seen(feed, invalidation))
 			continue;
 		feed_recheck(feed, table && template->partitioned &&
 					 watch_partitions_changed(query->relid,
@@ -152,33 +157,56 @@ concerns_partitions(const Invalidation *invalidation)
 	return invalidation->tables;
 }
 
+static void
+recheck(const Invalidation *invalidation)
+{
+	bool		names = invalidation_has_names(invalidation);
+	bool		partitions;
+	dlist_iter	iter;
+
+	if (names)
+		feed_name_changes++;
+	dlist_foreach(iter, template_list())
+		recheck_template(dlist_container(Template, node, iter.cur),
+						 invalidation);
+	partitions = !dlist_is_empty(feed_list_unknown()) &&
+		concerns_partitions(invalidation);
+	dlist_foreach(iter, feed_list_unknown())
+	{
+		Feed	   *feed = dlist_container(Feed, template_node, iter.cur);
+
+		if (has_seen(feed, invalidation))
+			continue;
+		if (names ||
+			(feed->error && invalidation_concerns_error(invalidation)))
+			feed_recheck(feed, partitions);
+		else if (partitions)
+			feed_reload_later(feed);
+	}
+}
+
 void
 recheck_feeds(int n, const SharedInvalidationMessage *messages)
 {
 	Invalidation invalidation = {0};
-	bool		partitions;
-	dlist_iter	iter;
 
 	for (int i = 0; i < n; i++)
 		invalidation_note(&invalidation, &messages[i]);
 	leave_out_unchanged(&invalidation);
 	find_ancestors(&invalidation);
+	recheck(&invalidation);
+}
 
-	dlist_foreach(iter, template_list())
-		recheck_template(dlist_container(Template, node, iter.cur),
-						 &invalidation);
-	partitions = !dlist_is_empty(feed_list_unknown()) &&
-		concerns_partitions(&invalidation);
-	dlist_foreach(iter, feed_list_unknown())
-	{
-		Feed	   *feed = dlist_container(Feed, template_node, iter.cur);
+void
+recheck_roles(void)
+{
+	Invalidation invalidation = {.live = true,.members = members_changed};
 
-		if (feed_has_applied(feed))
-			continue;
-		if (invalidation.names ||
-			(feed->error && invalidation_concerns_error(&invalidation)))
-			feed_recheck(feed, partitions);
-		else if (partitions)
-			feed_reload_later(feed);
-	}
+	for (int i = 0; i < nchanged_roles; i++)
+		invalidation.names = lappend_int(invalidation.names,
+										 changed_roles[i]);
+	recheck_started();
+	if (invalidation_has_names(&invalidation))
+		recheck(&invalidation);
+	list_free(invalidation.names);
 }

@@ -497,6 +497,81 @@ change 'rights are revoked and granted' => sub {
 	run 'DROP OWNED BY readers', 'DROP ROLE readers', 'DROP SCHEMA hall';
 };
 
+change 'only roles and schemas that matter have queries looked at' => sub {
+	my $stops = LiveTopn::RefillStops->new(server);
+	my $gate = $stops->BEFORE_LOCK;
+	my $unseen = sub {
+		run $_[0];
+		session->sync;
+		ok(!$stops->stands($gate), "$_[0] is of no concern");
+	};
+	my $looked_at = sub {
+		run $_[0];
+		ok(eval { $stops->wait_for($gate); 1 }, "$_[0] is looked into")
+		  or diag($@);
+		$stops->release($gate);
+		session->sync;
+		$stops->hold($gate);
+	};
+
+	base_table();
+	run 'CREATE ROLE reader LOGIN', 'CREATE ROLE readers', 'CREATE ROLE visitors',
+	  'GRANT readers TO reader', 'GRANT visitors TO readers',
+	  'GRANT SELECT ON items TO visitors', 'CREATE SCHEMA hall',
+	  'GRANT USAGE ON SCHEMA hall TO PUBLIC',
+	  'CREATE TABLE hall.things AS TABLE items',
+	  'ALTER TABLE hall.things ADD PRIMARY KEY (id)',
+	  'GRANT SELECT ON hall.things TO PUBLIC';
+	my $his = owned_by('reader');
+	session->sync;
+	server->set('live_topn.debug_refill_stops' => 'on');
+	$stops->hold($gate);
+
+	$unseen->($_)
+	  for 'CREATE ROLE stranger', 'ALTER ROLE stranger SUPERUSER',
+	  'ALTER ROLE stranger RENAME TO guest',
+	  'CREATE SCHEMA cellar AUTHORIZATION guest',
+	  'GRANT USAGE ON SCHEMA cellar TO PUBLIC',
+	  'ALTER SCHEMA cellar RENAME TO loft', 'DROP SCHEMA loft',
+	  'GRANT CREATE ON SCHEMA hall TO guest', 'CREATE TEMP TABLE own (i int)';
+	server->connect('template1')->do('CREATE ROLE afar');
+	$unseen->('DROP ROLE afar');
+	$looked_at->($_)
+	  for 'GRANT pg_monitor TO guest', 'ALTER ROLE reader BYPASSRLS',
+	  'ALTER ROLE visitors NOINHERIT', 'ALTER ROLE reader RENAME TO lector',
+	  'CREATE SCHEMA lector', 'DROP SCHEMA lector',
+	  'ALTER ROLE lector RENAME TO reader',
+	  'REVOKE USAGE ON SCHEMA public FROM guest',
+	  'GRANT guest TO visitors', 'ALTER ROLE guest NOINHERIT';
+	wait_for_state s => 'live';
+
+	# what a query names, and what it may name
+	$stops->release($gate);
+	$his->dbh->do(q{SELECT subscribe_topn('SELECT id FROM hall.things ORDER BY id LIMIT 1', 'named')});
+	$his->dbh->do('SELECT topn_sync()');
+	$stops->hold($gate);
+	$looked_at->('REVOKE CREATE ON SCHEMA hall FROM guest');
+	$unseen->('CREATE SCHEMA cellar');
+	run 'CREATE TABLE cellar.room (i int)', 'GRANT USAGE ON SCHEMA cellar TO PUBLIC';
+	$stops->release($gate);
+	$his->dbh->do(q{SELECT subscribe_topn('SELECT id FROM items
+		WHERE score::oid <> $1::regclass ORDER BY id LIMIT 1', 'hidden', args => '{cellar.room}')});
+	$his->dbh->do('SELECT topn_sync()');
+	$stops->hold($gate);
+	run 'ALTER SCHEMA cellar RENAME TO loft';
+	$stops->wait_for($gate);
+	$stops->release_all;
+	wait_for_state hidden => 'error';
+	run 'ALTER SCHEMA loft RENAME TO cellar';
+	wait_for_state hidden => 'live';
+
+	server->set('live_topn.debug_refill_stops' => undef);
+	$his->dbh->do('SELECT unsubscribe_topn(name) FROM topn_subscriptions');
+	$his->dbh->disconnect;
+	run 'DROP SCHEMA hall, cellar CASCADE', 'DROP OWNED BY reader, visitors',
+	  'DROP ROLE reader, readers, visitors, guest';
+};
+
 change 'policies change' => sub {
 	base_table();
 	run 'CREATE ROLE reader LOGIN', 'GRANT SELECT ON items TO reader',

@@ -40,20 +40,24 @@ sub hold
 	return;
 }
 
-# Return once a refill, or so many, stand before a closed gate.
-sub wait_for    ## no critic (ProhibitBuiltinHomonyms)
+# Do as many refills stand before a closed gate, or any?
+sub stands
 {
 	my ($self, $gate, $n) = @_;
 
 	$n //= 1;
-	poll_until(
-		sub {
-			$self->{dbh}->selectrow_array(
-				"SELECT count(*) >= $n FROM pg_locks
-				 WHERE locktype = 'advisory' AND NOT granted
-				 AND classid = ${\CLASS} AND objid = $gate");
-		},
-		"a refill at gate $gate");
+	return $self->{dbh}->selectrow_array(
+		"SELECT count(*) >= $n FROM pg_locks
+		 WHERE locktype = 'advisory' AND NOT granted
+		 AND classid = ${\CLASS} AND objid = $gate");
+}
+
+# Return once they do.
+sub wait_for    ## no critic (ProhibitBuiltinHomonyms)
+{
+	my ($self, $gate, $n) = @_;
+
+	poll_until(sub { $self->stands($gate, $n) }, "a refill at gate $gate");
 	return;
 }
 
