@@ -31,6 +31,7 @@ OBJS = \
 	src/explain.o \
 	src/row.o \
 	src/window.o \
+	src/window_copy.o \
 	src/window_drop.o \
 	src/window_set.o \
 	src/rank.o \

@@ -243,8 +243,8 @@ can_answer(Request *request)
 	if (request->args.kind == REQUEST_SNAPSHOT)
 	{
 		/* what clients read goes with the last batch */
-		feed_flush(feed);
-		return deliver_pending() == 0 && feed_hold(feed);
+		feed_flush(subscriber);
+		return deliver_pending() == 0 && feed_hold(subscriber->feed);
 	}
 	if (request->deadline == 0)
 		request->deadline =

@@ -435,6 +435,7 @@ inherit(Feed *split, Feed *feed, const Subscriber *subscriber)
 	split->replaying = feed->replaying;
 	split->full = feed->full;
 	split->full_at = feed->full_at;
+	split->unsliced = feed->unsliced;
 	split->behind = feed->behind;
 	split->cursor = feed->cursor;
 	split->loaded = feed->loaded;

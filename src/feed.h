@@ -355,8 +355,8 @@ extern bool feed_can_pass(const Feed *feed);
 extern bool feed_hold(Feed *feed);
 extern void feed_release(Feed *feed);
 
-/* Publish a result that the throttle holds back. */
-extern void feed_flush(Feed *feed);
+/* Publish a result that the throttle holds back; all there are. */
+extern void feed_flush(Subscriber *subscriber);
 extern void feed_flush_all(void);
 
 /* Extend the lease, from that time on. */

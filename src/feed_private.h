@@ -315,13 +315,20 @@ extern void feed_share_loaded(Feed *feed);
 extern bool feed_share_rows(Feed *feed);
 
 /*
- * At rest: pass all subscribers on to the feed of the same query that others
- * show.  If done, the feed has gone.
+ * The feed has had a turn.  After all turns, those that are at rest then pass
+ * all their subscribers on to a feed of the same query, and go.
  */
-extern bool feed_share_merge(Feed *feed);
+extern void feed_share_note(Feed *feed);
+extern void feed_share_merge_all(void);
 
-/* Does it want to, but has to wait? */
+/* Does it want to go, but has to wait? */
 extern bool feed_wants_merge(const Feed *feed);
+
+/*
+ * Give one of several subscribers a feed of its own, with the same rows and
+ * what is not published yet.
+ */
+extern void feed_share_part(Subscriber *subscriber);
 
 /*
  * Give pages that may not share their own feeds, and rows back that nobody
@@ -334,7 +341,7 @@ extern void feed_share_resize(Feed *feed);
 /* How many rows to leave out, if possible, when all are read; 0: none. */
 extern uint64 feed_slice_skip(const Feed *feed);
 
-/* Does the window begin after rows of the page? */
+/* Does the window begin after rows of a page? */
 extern bool feed_begins_late(const Feed *feed, const Window *window);
 
 /* Should it have more rows before the page, though it need not?  How many? */

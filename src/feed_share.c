@@ -15,9 +15,13 @@
  * pass to the host, which holds as much as the one needs that reaches
  * furthest, and it goes.  What subscribers see is the same before and after.
  *
- * Some don't share: grouped results, sets, which need no rows, those with a
- * throttle, whose results wait while others' don't, and pages far from the
- * start, which are slices.  A page that moves so far gets a feed of its own.
+ * With a throttle that is so only for a moment, when held back results come
+ * out.  Those with the same throttle form a share of their own, and a new one
+ * waits for the time of the host.  Whose result is read earlier parts.
+ *
+ * Pages far from the start, which are slices, share only with the same page.
+ * One that moves there, or from there, gets a feed of its own.  Sets don't
+ * share, which need no rows, nor do grouped results.
  */
 #include "postgres.h"
 
@@ -28,14 +32,26 @@
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
+/* What must be the same, beside the query and its values. */
+typedef struct ShareKey
+{
+	int64		throttle_ms;
+	bool		unlimited;		/* results are without LIMIT */
+	bool		one_page;		/* all show the same page: that one */
+	int64		offset;
+	int64		limit;
+} ShareKey;
+
 typedef struct Share
 {
 	uint64		hash;
 	struct Share *next;			/* with the same hash */
-	bool		unlimited;		/* results are without LIMIT */
+	ShareKey	key;
 	dlist_head	feeds;			/* by their share_node */
 	Feed	   *host;			/* NULL: none is loaded */
 	Feed	   *reader;			/* reads the first rows; NULL: nobody does */
+	dlist_node	turn_node;		/* in had_turn, if noted */
+	bool		noted;
 } Share;
 
 typedef struct ShareEntry
@@ -46,6 +62,7 @@ typedef struct ShareEntry
 
 static MemoryContext share_context;
 static HTAB *shares;			/* of ShareEntry */
+static dlist_head had_turn = DLIST_STATIC_INIT(had_turn);	/* of Share */
 
 void
 feed_share_startup(MemoryContext parent)
@@ -63,42 +80,72 @@ feed_share_startup(MemoryContext parent)
 
 /* ---- who may share ---- */
 
-static bool
-may_share_page(const Subscriber *subscriber, bool unlimited)
+static ShareKey
+key_of(const Subscriber *subscriber)
 {
-	return subscriber->offset < feed_slice_offset &&
-		(subscriber->limit == NO_LIMIT) == unlimited;
+	ShareKey	key = {
+		.throttle_ms = subscriber->row->throttle_ms,
+		.unlimited = subscriber->limit == NO_LIMIT,
+		.one_page = subscriber->offset >= feed_slice_offset
+	};
+
+	if (key.one_page)
+	{
+		key.offset = subscriber->offset;
+		key.limit = subscriber->limit;
+	}
+	return key;
+}
+
+static bool
+keys_are_equal(const ShareKey *a, const ShareKey *b)
+{
+	return a->throttle_ms == b->throttle_ms && a->unlimited == b->unlimited &&
+		a->one_page == b->one_page && a->offset == b->offset &&
+		a->limit == b->limit;
+}
+
+static uint64
+hash_share(const Feed *feed, const ShareKey *key)
+{
+	uint64		hash = template_params_hash(feed->template, feed->params);
+
+	hash = hash_combine64(hash, PointerGetDatum(feed->template));
+	hash = hash_combine64(hash, key->throttle_ms * 2 + key->unlimited);
+	return hash_combine64(hash, key->offset);
 }
 
 static bool
 may_share(const Feed *feed)
 {
-	const Subscriber *first = feed_first(feed);
-
 	return feed->template && feed->template->shared &&
-		feed->query->ngroups == 0 && !feed->query->unranked && first->row->throttle_ms == 0 &&
-		(feed->nsubscribers > 1 ||
-		 may_share_page(first, first->limit == NO_LIMIT));
+		feed->query->ngroups == 0 && !feed->query->unranked;
 }
 
 static bool
-is_of_share(const Share *share, const Feed *feed, bool unlimited)
+is_of_share(const Share *share, const Subscriber *subscriber)
+{
+	ShareKey	key = key_of(subscriber);
+
+	return keys_are_equal(&share->key, &key);
+}
+
+static bool
+has_query(const Share *share, const Feed *feed)
 {
 	const Feed *other = dlist_head_element(Feed, share_node,
 										   unconstify(dlist_head *,
 													  &share->feeds));
 
-	return share->unlimited == unlimited &&
-		other->template == feed->template &&
+	return other->template == feed->template &&
 		template_params_equal(feed->template, other->params, feed->params);
 }
 
 static Share *
-get_share(const Feed *feed, bool unlimited)
+get_share(const Feed *feed)
 {
-	uint64		hash = hash_combine64(PointerGetDatum(feed->template) + unlimited,
-									  template_params_hash(feed->template,
-														   feed->params));
+	ShareKey	key = key_of(feed_first(feed));
+	uint64		hash = hash_share(feed, &key);
 	bool		found;
 	ShareEntry *entry = hash_search(shares, &hash, HASH_ENTER, &found);
 	Share	   *share;
@@ -106,13 +153,13 @@ get_share(const Feed *feed, bool unlimited)
 	if (!found)
 		entry->first = NULL;
 	for (share = entry->first; share; share = share->next)
-		if (is_of_share(share, feed, unlimited))
+		if (keys_are_equal(&share->key, &key) && has_query(share, feed))
 			return share;
 
 	share = MemoryContextAllocZero(share_context, sizeof(Share));
 	share->hash = hash;
 	share->next = entry->first;
-	share->unlimited = unlimited;
+	share->key = key;
 	dlist_init(&share->feeds);
 	entry->first = share;
 	return share;
@@ -129,6 +176,8 @@ free_share(Share *share)
 	*link = share->next;
 	if (entry->first == NULL)
 		hash_search(shares, &share->hash, HASH_REMOVE, NULL);
+	if (share->noted)
+		dlist_delete(&share->turn_node);
 	pfree(share);
 }
 
@@ -185,15 +234,15 @@ feed_share_leave(Feed *feed)
 	wake_others(share, NULL);
 }
 
-/* Is there a page among them that is not for sharing? */
+/* Is there a page among them that is not of the share? */
 static bool
 has_to_part(const Feed *feed)
 {
 	dlist_iter	iter;
 
 	dlist_foreach(iter, unconstify(dlist_head *, &feed->subscribers))
-		if (!may_share_page(dlist_container(Subscriber, node, iter.cur),
-							feed->share->unlimited))
+		if (!is_of_share(feed->share,
+						 dlist_container(Subscriber, node, iter.cur)))
 			return true;
 	return false;
 }
@@ -201,19 +250,17 @@ has_to_part(const Feed *feed)
 void
 feed_share_join(Feed *feed)
 {
-	bool		unlimited = feed->limit == NO_LIMIT;
-
-	if (feed->share && feed->nsubscribers == 1 &&
-		!may_share_page(feed_first(feed), feed->share->unlimited))
+	if (feed->share && feed->nsubscribers == 1 && has_to_part(feed))
 		feed_share_leave(feed);
 	if (feed->share == NULL)
 	{
 		if (!may_share(feed))
 			return;
-		feed->share = get_share(feed, unlimited);
+		feed->share = get_share(feed);
 		dlist_push_tail(&feed->share->feeds, &feed->share_node);
 		if (feed->share->host == NULL && feed->loaded && !feed->replaying)
 			feed->share->host = feed;
+		feed_activate(feed);
 	}
 	if (feed->nsubscribers > 1 && has_to_part(feed))
 	{
@@ -245,42 +292,14 @@ place_in_log(const Feed *feed)
 	return feed->behind ? feed->cursor : feed_position->commit.no;
 }
 
-static void
-load_copy(WindowSet *set, Row *row)
-{
-	window_set_load(set, row_from_tuple(set->format, RowTuple(row)));
-}
-
-static void
-copy_range(WindowSet *set, const Window *window)
-{
-	window_set_end(set->only, window->end, window->end == WINDOW_BOUNDED ?
-				   row_from_tuple(set->format, RowTuple(window->high)) : NULL);
-}
-
-/* Copy the rows of a feed; they are only known to be those at its place. */
-static WindowSet *
-copy_rows(const Feed *feed, const Feed *from)
-{
-	WindowSet  *set = window_set_create(feed->format, feed->params,
-										feed->template->rows);
-	const Window *window = from->windows->only;
-
-	set->others = WINDOW_COMPLETE;
-	for (uint32 i = 0; i < window_size(window); i++)
-		load_copy(set, window_nth(window, i));
-	copy_range(set, window);
-	return set;
-}
-
-/* Are the rows right, all of them, and held from the start? */
+/* Are the rows right? */
 static bool
 has_rows(const Feed *feed)
 {
 	return feed->loaded && !feed->replaying && !feed->lost &&
 		!feed->recheck && !feed_is_checking(feed) &&
 		!feed_awaits_reload(feed) &&
-		!window_set_is_lost(feed->windows) && !feed->windows->counted &&
+		!window_set_is_lost(feed->windows) &&
 		feed_position->lsn >= feed->applied;
 }
 
@@ -303,7 +322,9 @@ feed_share_rows(Feed *feed)
 	if (!has_rows(share->host))
 		return false;
 
-	rows = copy_rows(feed, share->host);
+	rows = window_set_create(feed->format, feed->params,
+							 feed->template->rows);
+	window_set_copy_rows(rows, share->host->windows);
 	view.place = place_in_log(share->host);
 	if (feed->merge_at == 0)
 		feed->since = feed->kept = place_in_log(feed);
@@ -383,6 +404,18 @@ keep_counters(FeedCounters *counters, const FeedCounters *others)
 	counters->work_time = Max(counters->work_time, others->work_time);
 }
 
+/* He knows the result at rest, in whichever windows. */
+static void
+pass_to(Feed *host, Subscriber *subscriber)
+{
+	bool		counted = subscriber->feed->windows->counted ||
+		host->windows->counted;
+
+	feed_transfer(subscriber, host);
+	if (counted)
+		subscriber->page = feed_page(subscriber, host->windows->only);
+}
+
 /*
  * Nothing takes memory until all subscribers show the host, so that no error
  * leaves this half done.  Later ones are of the host, as any.
@@ -393,15 +426,16 @@ merge(Feed *host, const void *arg)
 	Feed	   *feed = unconstify(void *, arg);
 	int64		offset = host->offset;
 	int64		limit = host->limit;
-	bool		further = goes_further(feed->windows->only,
-									   host->windows->only);
+	bool		further = !host->share->key.one_page &&
+		goes_further(feed->windows->only, host->windows->only);
 
 	feed_share_leave(feed);
 	if (further)
 		exchange_windows(host, feed);
 	keep_counters(&host->counters, &feed->counters);
+	host->due = Max(host->due, feed->due);
 	while (feed->nsubscribers > 0)
-		feed_transfer(feed_first(feed), host);
+		pass_to(host, feed_first(feed));
 	feed_end(feed);
 	feed_dirty = true;
 	if (further || host->offset != offset || host->limit != limit)
@@ -419,53 +453,70 @@ feed_wants_merge(const Feed *feed)
 		feed->share->host != feed;
 }
 
-bool
-feed_share_merge(Feed *feed)
+void
+feed_share_note(Feed *feed)
 {
 	Share	   *share = feed->share;
 
-	if (share && share->host == feed && is_at_rest(feed))
-		wake_others(share, feed);
-	if (!feed_wants_merge(feed) || feed->pending > 0 || !is_at_rest(feed) ||
-		!is_at_rest(share->host))
-		return false;
-	feed_run_safely(share->host, merge, feed);
-	return true;
+	if (share == NULL || share->noted ||
+		dlist_head_node(&share->feeds) == dlist_tail_node(&share->feeds))
+		return;
+	dlist_push_tail(&had_turn, &share->turn_node);
+	share->noted = true;
+}
+
+/*
+ * A throttle holds the host's result back: let a feed publish no sooner, so
+ * that both are at rest at the same time.
+ */
+static void
+wait_for_host(Feed *feed)
+{
+	const Feed *host = feed->share->host;
+
+	if (!host->held || feed->due >= host->due)
+		return;
+	feed->due = host->due;
+	feed_activate(feed);
+}
+
+static void
+merge_share(Share *share)
+{
+	Feed	   *host = share->host;
+	dlist_mutable_iter iter;
+
+	if (host == NULL)
+		return;
+	dlist_foreach_modify(iter, &share->feeds)
+	{
+		Feed	   *feed = dlist_container(Feed, share_node, iter.cur);
+
+		if (!feed_wants_merge(feed))
+			continue;
+		if (is_at_rest(host) && is_at_rest(feed))
+			feed_run_safely(host, merge, feed);
+		else
+			wait_for_host(feed);
+		if (host->share != share)
+			return;				/* after an error */
+	}
+}
+
+void
+feed_share_merge_all(void)
+{
+	while (!dlist_is_empty(&had_turn))
+	{
+		Share	   *share = dlist_head_element(Share, turn_node, &had_turn);
+
+		dlist_delete(&share->turn_node);
+		share->noted = false;
+		merge_share(share);
+	}
 }
 
 /* ---- parting ---- */
-
-/*
- * Copy rows with what has changed in them since the result that clients know.
- */
-static void
-copy_work(WindowSet *set, const Window *window)
-{
-	const WindowWork *work = window->work;
-
-	for (uint32 i = 0; i < window_size(window); i++)
-	{
-		Row		   *row = window_nth(window, i);
-
-		if (row->fresh < 0)
-			load_copy(set, row);
-	}
-	for (int i = 0; work && i < work->nremoved; i++)
-		load_copy(set, work->removed[i]);
-	window_settle(set->only);
-	for (int i = 0; work && i < work->nremoved; i++)
-	{
-		Row		   *row = row_from_tuple(set->format,
-										 RowTuple(work->removed[i]));
-
-		window_set_remove(set, row);
-		row_unref(row);
-	}
-	for (int i = 0; work && i < work->nadded; i++)
-		window_set_add(set, row_from_tuple(set->format,
-										   RowTuple(work->added[i])));
-	copy_range(set, window);
-}
 
 /* Perhaps less is needed now. */
 static void
@@ -484,7 +535,7 @@ take_copy(Feed *split, const void *arg)
 
 	if (!window_set_is_lost(feed->windows))
 	{
-		copy_work(split->windows, feed->windows->only);
+		window_set_copy(split->windows, feed->windows);
 		cushion_shift(&split->cushion, split->windows->nrows);
 	}
 	route_join(split);
@@ -495,8 +546,8 @@ take_copy(Feed *split, const void *arg)
 	route_refresh(split);
 }
 
-static void
-part(Subscriber *subscriber)
+void
+feed_share_part(Subscriber *subscriber)
 {
 	const Feed *feed = subscriber->feed;
 
@@ -508,7 +559,6 @@ part(Subscriber *subscriber)
 void
 feed_share_resize(Feed *feed)
 {
-	bool		unlimited = feed->share->unlimited;
 	dlist_mutable_iter iter;
 
 	feed->resized = false;
@@ -516,8 +566,9 @@ feed_share_resize(Feed *feed)
 	{
 		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
 
-		if (feed->nsubscribers > 1 && !may_share_page(subscriber, unlimited))
-			part(subscriber);
+		if (feed->nsubscribers > 1 &&
+			!is_of_share(feed->share, subscriber))
+			feed_share_part(subscriber);
 	}
 	feed_share_join(feed);		/* if one is left, it may be such a page */
 	settle_again(feed);

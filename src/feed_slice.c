@@ -20,7 +20,7 @@ int			feed_slice_offset = 1000;
 static bool
 can_slice(const Feed *feed)
 {
-	return feed->nsubscribers == 1 && feed->query->ngroups == 0 &&
+	return !feed->resized && feed->query->ngroups == 0 &&
 		feed->query->rank <= RANK_WITH_TIES && feed->query->ranks == NIL &&
 		!feed->query->keyless && feed->offset >= feed_slice_offset;
 }
@@ -40,10 +40,24 @@ feed_slice_skip(const Feed *feed)
 	return feed->offset - Min(feed->offset, cushion_rows(&feed->cushion));
 }
 
+/* Where the first page begins: all are the same unless one has just moved. */
+static int64
+first_offset(const Feed *feed)
+{
+	int64		offset = feed->offset;
+	dlist_iter	iter;
+
+	if (feed->resized)
+		dlist_foreach(iter, unconstify(dlist_head *, &feed->subscribers))
+			offset = Min(offset, dlist_container(Subscriber, node,
+												 iter.cur)->offset);
+	return offset;
+}
+
 bool
 feed_begins_late(const Feed *feed, const Window *window)
 {
-	return window->set->before > feed->offset;
+	return window->set->counted && window->set->before > first_offset(feed);
 }
 
 bool

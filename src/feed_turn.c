@@ -211,8 +211,9 @@ can_advance(const Feed *feed)
 		return may_ask(feed);
 	if (wants_rows_now(feed))
 		return true;
-	if (feed->behind && feed->cursor < feed_position->commit.no)
-		return true;
+	if (feed->behind && (feed->cursor < feed_position->commit.no ||
+						 feed->query->inert))
+		return true;			/* if only to be behind no longer */
 	return feed->held && feed->due <= GetCurrentTimestamp();
 }
 
@@ -394,8 +395,7 @@ feed_advance_all(void)
 			feed_run_safely(feed, advance, NULL);
 			feed->counters.work_time += meter_elapsed(start);
 		}
-		if (feed_share_merge(feed))
-			continue;
+		feed_share_note(feed);
 		note_look(feed);
 		if (can_advance(feed))
 			more = true;
@@ -408,6 +408,7 @@ feed_advance_all(void)
 				unready(feed);
 		}
 	}
+	feed_share_merge_all();
 	return more;
 }
 
@@ -432,11 +433,20 @@ flush(Feed *feed, const void *arg)
 	feed_publish(feed);
 }
 
-void
-feed_flush(Feed *feed)
+static void
+part(Feed *feed, const void *arg)
 {
-	if (feed->held)
-		feed_run_safely(feed, flush, NULL);
+	feed_share_part(unconstify(void *, arg));
+}
+
+void
+feed_flush(Subscriber *subscriber)
+{
+	/* others of the feed are not to have more batches for it */
+	if (subscriber->feed->held && subscriber->feed->nsubscribers > 1)
+		feed_run_safely(subscriber->feed, part, subscriber);
+	if (subscriber->feed->held)
+		feed_run_safely(subscriber->feed, flush, NULL);
 }
 
 void
@@ -445,5 +455,10 @@ feed_flush_all(void)
 	dlist_iter	iter;
 
 	dlist_foreach(iter, &active)
-		feed_flush(dlist_container(Feed, active_node, iter.cur));
+	{
+		Feed	   *feed = dlist_container(Feed, active_node, iter.cur);
+
+		if (feed->held)
+			feed_run_safely(feed, flush, NULL);
+	}
 }

@@ -304,6 +304,14 @@ extern void window_trim_front(Window *window, uint32 n);
  */
 extern void window_settle(Window *window);
 
+/* ---- copies for a set that holds nothing, see window_copy.c ---- */
+
+/* The rows held now, all of which must be, as if they had been read. */
+extern void window_set_copy_rows(WindowSet *set, const WindowSet *from);
+
+/* All that is known, with what has changed since it was settled. */
+extern void window_set_copy(WindowSet *set, const WindowSet *from);
+
 /* ---- groups that are dropped, see window_drop.c ---- */
 
 /* Are there groups with rows that are not held? */

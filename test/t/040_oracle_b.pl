@@ -60,12 +60,14 @@ live_topn.group_memory = $group_memory
 my $dbh = $server->connect;
 my @trace;    # of the replay: commits, results, batches
 my %unranked;    # subscriptions whose rows have no positions
+my $throttle;    # of most that have one in the round, so that some may share
 my %total = (
 	commits => 0,
 	batches => 0,
 	coalesced => 0,
 	resets => 0,
 	snapshots => 0,
+	shared => 0,
 	deaths => 0);
 
 $dbh->do(LiveTopn::Generator->prepare_database);
@@ -83,7 +85,8 @@ for (my $round = $seed; $commits_left > 0 && time() < $deadline; $round++)
 
 pass("$total{commits} commits, $total{batches} batches,"
 	  . " $total{coalesced} commits that share one, $total{snapshots}"
-	  . " snapshots, $total{deaths} deaths of the worker, $total{resets} resets"
+	  . " snapshots, $total{deaths} deaths of the worker, $total{resets} resets,"
+	  . " $total{shared} subscriptions that shared rows in the end"
 	  . " from seed $seed");
 cmp_ok($total{batches}, '>', 0, 'some commits changed some result');
 done_testing();
@@ -100,6 +103,7 @@ sub play_round
 	my (@setup, %watched, $shadow);
 
 	@trace = ();
+	$throttle = $random->pick('1 ms', '20 ms', '1 s');
 	$session->dbh->do('SET client_min_messages = warning');
 	$server->set(
 		'live_topn.debug_refill_delay' => $random->pick(0, 5, 20, 100),
@@ -119,6 +123,8 @@ sub play_round
 		write_and_watch($session, $generator, $random, $round, \%watched,
 			$deadly);
 		$session->sync;
+		$total{shared} += $dbh->selectrow_array(
+			'SELECT count(*) FROM topn_stats WHERE shared > 1');
 
 		# what a throttle holds back comes now
 		$session->snapshot($_) for keys %watched;
@@ -170,8 +176,8 @@ sub watch
 
 	$options{ranks} = 'relative' if $query->unranked;
 	$options{args} = $query->args if $query->args;
-	$options{throttle} = $random->pick('1 ms', '20 ms', '1 s')
-	  if $random->chance(15);
+	$options{throttle} = $random->pick(($throttle) x 3, '1 ms', '1 s')
+	  if $random->chance(25);
 	$watched->{$name} = {
 		query => $query,
 		how => join(', ',

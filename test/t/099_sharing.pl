@@ -8,6 +8,7 @@ use FindBin;
 use lib "$FindBin::Bin/../lib";
 
 use Test::More;
+use Time::HiRes qw(time);
 
 use LiveTopn::RefillStops;
 use LiveTopn::Scenario;
@@ -53,6 +54,17 @@ sub share
 					"$n to share with $name");
 			},
 			"$n share the rows of $name") or diag($@);
+	}
+	return;
+}
+
+# Whoever reads a result gets what was held back of it.
+sub reads
+{
+	for my $name (@_)
+	{
+		session->snapshot($name);
+		equals_query $name;
 	}
 	return;
 }
@@ -192,6 +204,142 @@ scenario 'sharing', 'a page moves too far to share' => sub {
 	share 2, qw(a b);
 };
 
+scenario 'sharing', 'a page far from the start, with the same one' => sub {
+	my $far = sub {
+		my ($offset, $limit) = @_;
+		my $page = "$top LIMIT " . ($limit // 3) . " OFFSET $offset";
+		return wantarray ? ($page, limit => $limit // 3) : $page;
+	};
+	my $move = sub {
+		my ($name, $offset) = @_;
+
+		writer->do('SELECT topn_move(?, ?)', undef, $name, $offset);
+		session->turn_to($name,
+			'SELECT row_to_json(q) FROM (' . $far->($offset) . ') q');
+		is(session->difference($name), undef, "$name has moved to $offset");
+	};
+
+	items;
+	subscribe a => $far->(150), cushion => 4;
+	subscribe b => $far->(150), cushion => 4;
+	subscribe c => $far->(150), cushion => 4;
+	subscribe d => $far->(150, 4), cushion => 4;
+	share 3, qw(a b c);
+	share 1, 'd';
+	cmp_ok(statistic('held_rows', 'a'), '<', 30, 'a slice is held');
+	is(statistic('refills', 'a'), 1, 'which was read once');
+	run 'UPDATE items SET score = 1495 WHERE id = 1',
+	  'UPDATE items SET score = 5000 WHERE id = 2',
+	  'DELETE FROM items WHERE id = 300',
+	  'UPDATE items SET score = 5000 WHERE id = 148';
+	equals_query qw(a b c d);
+	session->client($_)->take_batches for qw(a b c);
+
+	# within what is held, on both sides, and beyond
+	for my $offset (149, 152, 147, 100, 290, 25)
+	{
+		$move->('b', $offset);
+		saw a => ();
+		run 'UPDATE items SET score = score + 1 WHERE id = ' . (151 - $offset % 5);
+		session->sync;
+		equals_query qw(a b c);
+		$move->('b', 150);
+		run 'UPDATE items SET score = score + 1 WHERE id = 150';
+		share 3, qw(a b c);
+		equals_query qw(a b c);
+		session->client($_)->take_batches for qw(a b c);
+	}
+
+	# two at once, in the same transaction as a change
+	writer->begin_work;
+	writer->do("SELECT topn_move('$_', 140)") for qw(a b);
+	run 'UPDATE items SET score = 4000 WHERE id = 3';
+	writer->commit;
+	for my $name (qw(a b))
+	{
+		session->turn_to($name,
+			'SELECT row_to_json(q) FROM (' . $far->(140) . ') q');
+	}
+	share 2, qw(a b);
+	share 1, 'c';
+	run 'UPDATE items SET score = 4000 WHERE id = 4';
+	equals_query qw(a b c);
+	$move->('a', 0);
+	share 1, qw(a b c);
+	equals_query qw(a b c);
+};
+
+scenario 'sharing', 'results that are held back' => sub {
+	items;
+	subscribe a => "$top LIMIT 3", throttle => '1 hour';
+	subscribe b => "$top LIMIT 5", throttle => '1 hour';
+	subscribe c => "$top LIMIT 3";
+	share 2, qw(a b);
+	run 'UPDATE items SET score = 5000 WHERE id = 5';
+	saw a => 'leave 298 at 3, enter 5 at 1';
+	saw b => 'leave 296 at 5, enter 5 at 1';
+	run 'UPDATE items SET score = 6000 WHERE id = 6',
+	  'DELETE FROM items WHERE id = 300';
+	saw $_ => () for qw(a b);
+
+	# who reads it is told of it, and nobody else
+	reads 'a';
+	saw a => 'leave 300 at 2, enter 6 at 1';
+	saw b => ();
+	share 1, qw(a b);
+	run 'UPDATE items SET score = 7000 WHERE id = 7';
+	saw $_ => () for qw(a b);
+	reads 'b';
+	saw b => 'leave 297 at 5, leave 300 at 2, enter 7 at 1, enter 6 at 2';
+	saw a => ();
+
+	# nor is anything lost when the worker ends
+	run 'UPDATE items SET score = 8000 WHERE id = 8';
+	$server->restart_worker;
+	reads qw(a b);
+};
+
+scenario 'sharing', 'a throttle lets all through at the same time' => sub {
+	my $interval = 0.3;
+	my $start = time();
+	my @late = ('c' .. 'f');
+	my @names = qw(a b);
+	my $update = sub {
+		run 'UPDATE items SET score = ' . (5000 + int(rand(1000)))
+		  . ' WHERE id = ' . (1 + int(rand(20)));
+		session->drain;
+	};
+
+	items;
+	subscribe a => "$top LIMIT 3", throttle => '300 ms';
+	subscribe b => "$top LIMIT 5", throttle => '300 ms';
+
+	# there is always something that is held back
+	while (@late)
+	{
+		my $name = shift @late;
+
+		push @names, $name;
+		session->listen($name, "$top LIMIT 4");
+		session->dbh->do("SELECT subscribe_topn('$top LIMIT 4', '$name',
+			throttle => '300 ms')");
+		ok( eval {
+				poll_until(
+					sub { $update->(); statistic('shared', $name) == @names },
+					"$name to share");
+			},
+			"$name shares, while all changes") or diag($@);
+		session->begin($name);
+	}
+	my $took = time() - $start;
+	for my $name (@names)
+	{
+		cmp_ok(scalar session->client($name)->batches,
+			'<=', 2 + $took / $interval, "$name has not too many batches");
+	}
+	reads @names;
+};
+
 scenario 'sharing', 'a reset is of one' => sub {
 	items;
 	subscribe a => "$top LIMIT 3";
@@ -207,14 +355,16 @@ scenario 'sharing', 'what is not shared' => sub {
 	run "CREATE ROLE sharer", "GRANT SELECT ON items TO sharer";
 	subscribe a => "$top LIMIT 3";
 	subscribe throttled => "$top LIMIT 3", throttle => '1 ms';
+	subscribe otherwise => "$top LIMIT 3", throttle => '2 ms';
 	subscribe far => "$top LIMIT 3 OFFSET 50";
+	subscribe farther => "$top LIMIT 3 OFFSET 51";
 	subscribe all => $top;
 	subscribe other => "SELECT id, score FROM items WHERE grp = 1 ORDER BY score DESC, id LIMIT 3";
 	writer->do('SET ROLE sharer');
 	writer->do("SELECT subscribe_topn('$top LIMIT 3', 'owned')");
 	writer->do('RESET ROLE');
 	session->sync;
-	share 1, qw(a throttled far all other owned);
+	share 1, qw(a throttled otherwise far farther all other owned);
 	writer->do("SELECT unsubscribe_topn('owned')");
 	run 'DROP OWNED BY sharer', 'DROP ROLE sharer';
 };
