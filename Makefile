@@ -82,6 +82,7 @@ OBJS = \
 	src/output_plugin.o \
 	src/checkpoint.o \
 	src/checkpoint_file.o \
+	src/checkpoint_record.o \
 	src/answer.o \
 	src/worker.o
 

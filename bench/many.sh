@@ -43,8 +43,6 @@ CREATE TABLE priced (LIKE item INCLUDING INDEXES);
 INSERT INTO priced SELECT * FROM item WHERE id < 40000;
 CREATE INDEX ON priced (price);
 VACUUM ANALYZE;
-ALTER SYSTEM SET live_topn.checkpoint_interval = '1h';
-SELECT pg_reload_conf();
 SQL
 
 # What is far down, and what is in the result, of each tenant.

@@ -3,15 +3,22 @@
  *	  Windows saved and restored.
  *
  * A file per database, live_topn/<oid> in the data directory, that begins with
- * a header of one sector, which checkpoint_move writes again in place.  A
- * record for each subscription follows (put_subscriber); of those that share
- * a feed the first one has it.  What is not up to date is found in WAL, from
- * the slot's position on, so that each feed may be as of another time.
+ * a header of one sector, which checkpoint_move writes again in place.
+ * Records of subscriptions follow (checkpoint_record.c), of which the last one
+ * of each counts.  What is not up to date is found in WAL, from the slot's
+ * position on, so that each feed may be as of another time.
+ *
+ * A checkpoint appends records of the feeds that have changed, and then moves
+ * the header on: the others are as they were saved at the new position, too,
+ * since nothing has concerned them meanwhile.  The whole file is written anew
+ * when more than half of it is of no use any more.
  *
  * A first result is known to clients long before the next checkpoint, and
  * cannot be found again in WAL.  So its window is appended to the file before
- * it is published; of the records of a subscription the last one counts.  The
- * end of the file may be torn, where nothing was published yet.
+ * it is published.
+ *
+ * The end of the file may be torn, behind the records that the header counts:
+ * nothing was published or given back yet that relies on it.
  *
  * The file is made durable before the slot is moved, so that WAL from what is
  * saved on is there.  The other way round, a slot that has been moved beyond
@@ -27,7 +34,7 @@
 #include "apply.h"
 #include "catalog/pg_collation.h"
 #include "checkpoint.h"
-#include "checkpoint_file.h"
+#include "checkpoint_record.h"
 #include "common/hashfn.h"
 #include "deliver.h"
 #include "miscadmin.h"
@@ -37,6 +44,7 @@
 #define CHECKPOINT_MAGIC		0x6c74706e
 #define CHECKPOINT_VERSION		6
 #define HEADER_SIZE				512
+#define MIN_GARBAGE				(1024 * 1024)	/* worth writing a file anew */
 
 int			checkpoint_interval_ms = 60000;
 
@@ -46,7 +54,7 @@ typedef struct CheckpointHeader
 	uint32		version;
 	uint64		system_identifier;
 	XLogRecPtr	restart;
-	int64		nsubscribers;
+	int64		nrecords;		/* that are intact, at least */
 	Oid			dboid;
 	uint32		collations;		/* what collation_versions was */
 	pg_crc32c	crc;			/* of the fields above */
@@ -54,10 +62,13 @@ typedef struct CheckpointHeader
 
 /* Where to append records to the file; 0: it is of no use. */
 static off_t file_end;
+static int64 file_records;		/* up to there */
+static off_t file_live;			/* bytes, of records that count */
 
 /* Records that are being appended. */
 static FileWriter appender;
 static bool appending;
+static int64 appended;
 
 static void
 checkpoint_path(char *path, Oid dboid)
@@ -79,16 +90,17 @@ collation_versions(void)
 	{
 		char	   *version = get_collation_actual_version(providers[i], "en");
 
-		if (version)
-			hash = hash_combine(hash,
-								hash_bytes((const unsigned char *) version,
-										   strlen(version)));
+		if (version == NULL)
+			continue;
+		hash = hash_combine(hash, hash_bytes((const unsigned char *) version,
+											 strlen(version)));
+		pfree(version);
 	}
 	return hash;
 }
 
 static void
-fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nsubscribers,
+fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nrecords,
 			uint32 collations)
 {
 	memset(header, 0, sizeof(CheckpointHeader));
@@ -96,7 +108,7 @@ fill_header(CheckpointHeader *header, XLogRecPtr restart, int64 nsubscribers,
 	header->version = CHECKPOINT_VERSION;
 	header->system_identifier = GetSystemIdentifier();
 	header->restart = restart;
-	header->nsubscribers = nsubscribers;
+	header->nrecords = nrecords;
 	header->dboid = MyDatabaseId;
 	header->collations = collations;
 	INIT_CRC32C(header->crc);
@@ -109,7 +121,7 @@ header_is_valid(const CheckpointHeader *header)
 {
 	CheckpointHeader expected;
 
-	fill_header(&expected, header->restart, header->nsubscribers,
+	fill_header(&expected, header->restart, header->nrecords,
 				header->collations);
 	return memcmp(header, &expected, sizeof(CheckpointHeader)) == 0;
 }
@@ -117,163 +129,43 @@ header_is_valid(const CheckpointHeader *header)
 /* ---- writing ---- */
 
 static void
-put_rows(FileWriter *writer, Row **rows, uint32 n)
+put_record(FileWriter *writer, Subscriber *subscriber, RecordKind kind)
 {
-	writer_put_int(writer, n);
-	for (uint32 i = 0; i < n; i++)
-		writer_put_tuple(writer, RowTuple(rows[i]));
-}
+	off_t		start = writer_position(writer);
+	off_t		bytes;
 
-/*
- *	int64 1 and the key, if there is nothing else that tells the group; or 0
- *	int64 end; boundary, if it is WINDOW_BOUNDED
- *	int64 skip, end of the page
- *	rows kept, removed, added: int64 number, then each
- */
-static void
-put_window(FileWriter *writer, const Window *window, WindowEnd end)
-{
-	const WindowWork *work = window->work;
-	uint32		n = window_size(window);
-	uint32		nadded = work ? work->nadded : 0;
-	uint32		nkept = end == WINDOW_PASSING ? 0 : n - nadded;
-	Row		   *key = n == 0 ? window_key(window) : NULL;
-
-	writer_put_int(writer, key != NULL);
-	if (key)
-		writer_put_tuple(writer, RowTuple(key));
-	writer_put_int(writer, end);
-	if (end == WINDOW_BOUNDED)
-		writer_put_tuple(writer, RowTuple(window->high));
-	writer_put_int(writer, window->page.skip);
-	writer_put_int(writer, window->page.end);
-	writer_put_int(writer, nkept);
-	for (uint32 i = 0; nkept > 0 && i < n; i++)
-	{
-		Row		   *row = window_nth(window, i);
-
-		if (row->fresh < 0)
-			writer_put_tuple(writer, RowTuple(row));
-	}
-	put_rows(writer, work ? work->removed : NULL, work ? work->nremoved : 0);
-	put_rows(writer, work ? work->added : NULL, nadded);
-}
-
-static void
-put_dropped(FileWriter *writer, const WindowSet *set)
-{
-	uint32	   *hashes = window_set_list_dropped(set);
-
-	writer_put_int(writer, set->ndropped);
-	for (uint64 i = 0; i < set->ndropped; i++)
-		writer_put_int(writer, hashes[i]);
-	writer_put_int(writer, set->dropped_rows);
-	pfree(hashes);
-}
-
-/*
- *	int64 lsn
- *	query as text
- *	int64 1, rows before and low, if they are counted; or 0
- *	int64 others; number of dropped groups, each; rows of their results
- *	number of windows, each
- *	int64 recheck, number of unseen xids, each
- *	int64 covered, from, commit: xid, start, lsn, time
- */
-static void
-put_feed(FileWriter *writer, const Feed *feed)
-{
-	char	   *text;
-	uint64		position = 0;
-	Window	   *window;
-	ListCell   *lc;
-
-	writer_put_int(writer, feed_exact_lsn(feed));
-	text = template_text(feed->template, feed->params);
-	writer_put_bytes(writer, text, strlen(text));
-	pfree(text);
-	writer_put_int(writer, feed->windows->counted);
-	if (feed->windows->counted)
-	{
-		writer_put_int(writer, feed->windows->before);
-		writer_put_tuple(writer, RowTuple(feed->windows->only->low));
-	}
-	writer_put_int(writer, feed->windows->others);
-	put_dropped(writer, feed->windows);
-	writer_put_int(writer, window_set_count(feed->windows));
-	while ((window = window_set_next(feed->windows, &position)) != NULL)
-		put_window(writer, window,
-				   feed_can_pass(feed) ? WINDOW_PASSING : window->end);
-	writer_put_int(writer, feed->recheck || feed_is_checking(feed));
-	writer_put_int(writer, list_length(feed->unseen));
-	foreach(lc, feed->unseen)
-		writer_put_int(writer, lfirst_oid(lc));
-	writer_put_int(writer, feed->covered);
-	writer_put_int(writer, feed->from);
-	writer_put_int(writer, feed->commit.xid);
-	writer_put_int(writer, feed->commit.start);
-	writer_put_int(writer, feed->commit.lsn);
-	writer_put_int(writer, feed->commit.time);
-}
-
-/* What follows of a feed in the record of a subscription. */
-typedef enum FeedRecord
-{
-	RECORD_NOTHING,				/* there are no windows */
-	RECORD_FEED,
-	RECORD_SAME_FEED			/* as that of the record before */
-} FeedRecord;
-
-/*
- *	int64 id, seq, last_lsn, lease_end, offset, limit, page, reset
- *	int64 kind, as FeedRecord; and that
- */
-static void
-put_subscriber(FileWriter *writer, const Subscriber *subscriber, bool first)
-{
-	const Feed *feed = subscriber->feed;
-
-	writer_begin_record(writer);
-	writer_put_int(writer, subscriber->id);
-	writer_put_int(writer, subscriber->seq);
-	writer_put_int(writer, subscriber->last_lsn);
-	writer_put_int(writer, subscriber->lease_end);
-	writer_put_int(writer, subscriber->offset);
-	writer_put_int(writer, subscriber->limit);
-	writer_put_int(writer, subscriber->page.skip);
-	writer_put_int(writer, subscriber->page.end);
-	writer_put_int(writer, subscriber->reset);
-	if (!feed->loaded || feed->error || feed->forget)
-		writer_put_int(writer, RECORD_NOTHING);
-	else if (!first)
-		writer_put_int(writer, RECORD_SAME_FEED);
-	else
-	{
-		writer_put_int(writer, RECORD_FEED);
-		put_feed(writer, feed);
-	}
-	writer_end_record(writer);
+	record_put(writer, subscriber, kind);
+	bytes = writer_position(writer) - start;
+	file_live += bytes - subscriber->saved_bytes;
+	subscriber->saved_bytes = bytes;
 }
 
 /*
  * All who show the feed, one after the other; unless they are about to know
  * it, only those whose clients may know the result: that is worth saving.
+ * Returns how many.
  */
-static void
+static int64
 put_subscribers(FileWriter *writer, const Feed *feed, bool unannounced)
 {
-	bool		first = true;
+	RecordKind	kind = RECORD_FEED;
+	int64		n = 0;
 	dlist_iter	iter;
 
+	if (!feed->loaded || feed->error || feed->forget)
+		kind = RECORD_NOTHING;
 	dlist_foreach(iter, unconstify(dlist_head *, &feed->subscribers))
 	{
 		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
 
 		if (!subscriber->announced && !unannounced)
 			continue;
-		put_subscriber(writer, subscriber, first);
-		first = false;
+		put_record(writer, subscriber, kind);
+		if (kind == RECORD_FEED)
+			kind = RECORD_SAME_FEED;
+		n++;
 	}
+	return n;
 }
 
 static int64
@@ -290,37 +182,35 @@ count_announced(void)
 }
 
 static void
-put_all(FileWriter *writer, XLogRecPtr restart)
+put_header(FileWriter *writer, XLogRecPtr restart, int64 nrecords)
 {
 	char		sector[HEADER_SIZE] = {0};
-	dlist_iter	iter;
 
-	fill_header((CheckpointHeader *) sector, restart, count_announced(),
+	fill_header((CheckpointHeader *) sector, restart, nrecords,
 				collation_versions());
 	writer_begin_record(writer);
 	writer_put(writer, sector, HEADER_SIZE);
-	dlist_foreach(iter, &feed_all)
-		put_subscribers(writer, dlist_container(Feed, node, iter.cur), false);
 }
 
-/* Append no more to the file that is there. */
+/* There is another file in its place. */
 static void
 end_appending(void)
 {
 	if (appending)
 		FileClose(appender.file);
 	appending = false;
-	file_end = 0;
 }
 
-bool
-checkpoint_save(XLogRecPtr restart)
+/* Write the file anew. */
+static bool
+save_all(XLogRecPtr restart)
 {
 	char		path[MAXPGPATH];
 	char		temporary[MAXPGPATH + 4];
 	FileWriter	writer;
+	int64		nrecords = count_announced();
+	dlist_iter	iter;
 
-	Assert(deliver_pending() == 0);
 	if (MakePGDirectory(CHECKPOINT_DIRECTORY) == 0)
 		fsync_fname_ext(".", true, true, WARNING);
 	else if (errno != EEXIST)
@@ -329,40 +219,126 @@ checkpoint_save(XLogRecPtr restart)
 	snprintf(temporary, sizeof(temporary), "%s.tmp", path);
 	if (!writer_open(&writer, temporary, O_CREAT | O_WRONLY, 0))
 		return false;
-	put_all(&writer, restart);
+	put_header(&writer, restart, nrecords);
+	dlist_foreach(iter, &feed_all)
+		put_subscribers(&writer, dlist_container(Feed, node, iter.cur), false);
 	if (!writer_close(&writer, temporary) ||
 		durable_rename(temporary, path, WARNING) != 0)
 		return false;
 	end_appending();
-	file_end = writer.end;
+	file_end = file_live = writer.end;
+	file_records = nrecords;
+	return true;
+}
+
+/* ---- appending ---- */
+
+static bool
+begin_appending(void)
+{
+	char		path[MAXPGPATH];
+
+	if (appending)
+		return true;
+	if (file_end == 0)
+		return false;
+	checkpoint_path(path, MyDatabaseId);
+	appended = 0;
+	appending = writer_open(&appender, path, O_WRONLY, file_end);
+	if (!appending)
+		file_end = 0;			/* it lacks something from now on */
+	return appending;
+}
+
+/*
+ * Make durable what was appended.  If that fails, it is not known what of it
+ * is there, and the file has to be written anew.
+ */
+static bool
+finish_appending(void)
+{
+	char		path[MAXPGPATH];
+
+	if (!appending)
+		return true;
+	checkpoint_path(path, MyDatabaseId);
+	appending = false;
+	if (!writer_close(&appender, path))
+	{
+		file_end = 0;
+		return false;
+	}
+	file_end = appender.end;
+	file_records += appended;
+	return true;
+}
+
+/* Append what is not as it was saved. */
+static bool
+append_dirty(void)
+{
+	dlist_iter	iter;
+
+	if (feed_any_dirty() && !begin_appending())
+		return false;
+	dlist_foreach(iter, feed_list_dirty())
+		appended += put_subscribers(&appender,
+									dlist_container(Feed, dirty_node, iter.cur),
+									false);
+	dlist_foreach(iter, feed_list_renewed())
+	{
+		Subscriber *subscriber = dlist_container(Subscriber, renewed_node,
+												 iter.cur);
+
+		/* a whole record has the lease, too */
+		if (subscriber->feed->dirty || subscriber->saved_bytes == 0)
+			continue;
+		record_put(&appender, subscriber, RECORD_LEASE);
+		appended++;
+	}
+	return finish_appending();
+}
+
+static bool
+is_mostly_garbage(void)
+{
+	return file_end - file_live > file_live + MIN_GARBAGE;
+}
+
+bool
+checkpoint_save(XLogRecPtr restart)
+{
+	Assert(deliver_pending() == 0);
+	if ((file_end == 0 || is_mostly_garbage() || !append_dirty()) &&
+		!save_all(restart))
+		return false;
+	feed_clean();
 	return true;
 }
 
 void
-checkpoint_add(const Feed *feed)
+checkpoint_add(Feed *feed)
 {
-	char		path[MAXPGPATH];
+	if (!begin_appending())
+		return;
+	appended += put_subscribers(&appender, feed, true);
+	feed_mark_clean(feed);
+}
 
-	if (!appending && file_end > 0)
-	{
-		checkpoint_path(path, MyDatabaseId);
-		appending = writer_open(&appender, path, O_WRONLY, file_end);
-	}
-	if (appending)
-		put_subscribers(&appender, feed, true);
+void
+checkpoint_drop(const Subscriber *subscriber)
+{
+	if (subscriber->saved_bytes == 0 || !begin_appending())
+		return;
+	file_live -= subscriber->saved_bytes;
+	record_put(&appender, subscriber, RECORD_DROPPED);
+	appended++;
 }
 
 void
 checkpoint_flush(void)
 {
-	char		path[MAXPGPATH];
-
-	if (!appending)
-		return;
-	checkpoint_path(path, MyDatabaseId);
-	appending = false;
-	if (writer_close(&appender, path))
-		file_end = appender.end;
+	(void) finish_appending();
 }
 
 /* Write the header of an open file again. */
@@ -375,7 +351,7 @@ move_header(int fd, XLogRecPtr restart)
 	errno = 0;
 	if (pg_pread(fd, sector, HEADER_SIZE, 0) != HEADER_SIZE)
 		return false;
-	fill_header(header, restart, header->nsubscribers, header->collations);
+	fill_header(header, restart, file_records, header->collations);
 	return pg_pwrite(fd, sector, HEADER_SIZE, 0) == HEADER_SIZE &&
 		pg_fsync(fd) == 0;
 }
@@ -387,167 +363,152 @@ checkpoint_move(XLogRecPtr restart)
 	int			fd;
 	bool		moved;
 
+	Assert(!appending && !feed_any_dirty());
 	checkpoint_path(path, MyDatabaseId);
 	fd = OpenTransientFile(path, O_RDWR | PG_BINARY);
 	if (fd < 0)
+	{
+		file_end = 0;
 		return file_warning("open", path);
+	}
 	moved = move_header(fd, restart) || file_warning("write", path);
+	if (!moved)
+		file_end = 0;
 	CloseTransientFile(fd);
 	return moved;
 }
 
 /* ---- reading ---- */
 
-static SavedRows
-get_rows(FileReader *reader)
+/* The records of a subscription that count. */
+typedef struct LastRecord
 {
-	SavedRows	rows = {.n = reader_get_count(reader, sizeof(int64))};
+	int64		id;
+	off_t		at;				/* that with its windows */
+	TimestampTz lease_end;		/* of the last one */
+} LastRecord;
 
-	rows.tuples = palloc_extended(sizeof(MinimalTuple) * Max(rows.n, 1),
-								  MCXT_ALLOC_HUGE);
-	for (int64 i = 0; i < rows.n; i++)
-		rows.tuples[i] = reader_get_tuple(reader);
-	return rows;
-}
+typedef struct Loader
+{
+	FileReader	reader;
+	CheckpointHeader header;
+	MemoryContext context;
+	MemoryContext record_context;	/* see record_get */
+	HTAB	   *last_records;
+} Loader;
 
 static void
-get_window(FileReader *reader, SavedWindow *window)
+loader_init(Loader *loader)
 {
-	window->key = window->high = NULL;
-	if (reader_get_int(reader))
-		window->key = reader_get_tuple(reader);
-	window->end = reader_get_int(reader);
-	if (window->end == WINDOW_BOUNDED)
-		window->high = reader_get_tuple(reader);
-	window->page.skip = reader_get_int(reader);
-	window->page.end = reader_get_int(reader);
-	window->kept = get_rows(reader);
-	window->removed = get_rows(reader);
-	window->added = get_rows(reader);
-}
+	HASHCTL		ctl = {0};
 
-static void
-get_dropped(FileReader *reader, SavedFeed *saved)
-{
-	saved->ndropped = reader_get_count(reader, sizeof(int64));
-	saved->dropped = palloc_extended(sizeof(uint32) * Max(saved->ndropped, 1),
-									 MCXT_ALLOC_HUGE);
-	for (int64 i = 0; i < saved->ndropped; i++)
-		saved->dropped[i] = reader_get_int(reader);
-	saved->dropped_rows = reader_get_int(reader);
-}
-
-static void
-get_feed(FileReader *reader, SavedFeed *saved)
-{
-	int64		n;
-
-	saved->lsn = reader_get_int(reader);
-	saved->query_text = reader_get_bytes(reader);
-	if (reader_get_int(reader))
-	{
-		saved->before = reader_get_int(reader);
-		saved->low = reader_get_tuple(reader);
-	}
-	saved->others = reader_get_int(reader);
-	get_dropped(reader, saved);
-	saved->nwindows = reader_get_count(reader, sizeof(int64));
-	saved->windows = palloc_extended(sizeof(SavedWindow) *
-									 Max(saved->nwindows, 1),
-									 MCXT_ALLOC_HUGE);
-	for (int64 i = 0; i < saved->nwindows; i++)
-		get_window(reader, &saved->windows[i]);
-	saved->recheck = reader_get_int(reader);
-	n = reader_get_count(reader, sizeof(int64));
-	for (int64 i = 0; i < n; i++)
-		saved->unseen = lappend_oid(saved->unseen, reader_get_int(reader));
-	saved->covered = reader_get_int(reader);
-	saved->from = reader_get_int(reader);
-	saved->commit.xid = reader_get_int(reader);
-	saved->commit.start = reader_get_int(reader);
-	saved->commit.lsn = reader_get_int(reader);
-	saved->commit.time = reader_get_int(reader);
-}
-
-/* The next record, NULL if there is none that is intact. */
-static SavedSubscriber *
-get_subscriber(FileReader *reader, const SavedSubscriber *before)
-{
-	SavedSubscriber *saved = palloc0(sizeof(SavedSubscriber));
-	int64		kind;
-
-	reader_begin_record(reader);
-	saved->id = reader_get_int(reader);
-	saved->seq = reader_get_int(reader);
-	saved->last_lsn = reader_get_int(reader);
-	saved->lease_end = reader_get_int(reader);
-	saved->offset = reader_get_int(reader);
-	saved->limit = reader_get_int(reader);
-	saved->page.skip = reader_get_int(reader);
-	saved->page.end = reader_get_int(reader);
-	saved->reset = reader_get_int(reader);
-	kind = reader_get_int(reader);
-	if (kind == RECORD_FEED)
-		get_feed(reader, &saved->feed);
-	else if (kind == RECORD_SAME_FEED && before)
-		saved->feed = before->feed;
-	return reader_end_record(reader) ? saved : NULL;
+	loader->context = AllocSetContextCreate(CurrentMemoryContext,
+											"live_topn restore",
+											ALLOCSET_DEFAULT_SIZES);
+	loader->record_context = AllocSetContextCreate(loader->context,
+												   "live_topn record",
+												   ALLOCSET_DEFAULT_SIZES);
+	ctl.keysize = sizeof(int64);
+	ctl.entrysize = sizeof(LastRecord);
+	ctl.hcxt = loader->context;
+	loader->last_records = hash_create("live_topn records", 1024, &ctl,
+									   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
 static bool
-get_header(FileReader *reader, CheckpointHeader *header)
+get_header(Loader *loader)
 {
 	char		sector[HEADER_SIZE];
 
-	reader_get(reader, sector, HEADER_SIZE);
-	memcpy(header, sector, sizeof(CheckpointHeader));
-	return !reader->failed && header_is_valid(header);
+	reader_get(&loader->reader, sector, HEADER_SIZE);
+	memcpy(&loader->header, sector, sizeof(CheckpointHeader));
+	return !loader->reader.failed && header_is_valid(&loader->header);
 }
 
-/* False if the file is damaged; a torn end is none. */
+/*
+ * Find out which records count, and where they end.  False if the file is
+ * damaged; a torn end is none.
+ */
 static bool
-get_all(FileReader *reader, CheckpointHeader *header, List **subscribers)
+find_last_records(Loader *loader)
 {
-	SavedSubscriber *saved = NULL;
+	SavedSubscriber saved = {0};
+	RecordKind	kind;
+	LastRecord *last;
 
-	if (!get_header(reader, header))
+	if (!get_header(loader))
 		return false;
-	file_end = reader->at;
-	while ((saved = get_subscriber(reader, saved)) != NULL)
+	file_records = 0;
+	for (file_end = loader->reader.at;
+		 record_get(&loader->reader, loader->record_context, &saved, &kind);
+		 file_end = loader->reader.at)
 	{
-		*subscribers = lappend(*subscribers, saved);
-		file_end = reader->at;
+		file_records++;
+		if (kind == RECORD_DROPPED)
+		{
+			hash_search(loader->last_records, &saved.id, HASH_REMOVE, NULL);
+			continue;
+		}
+		last = hash_search(loader->last_records, &saved.id,
+						   kind == RECORD_LEASE ? HASH_FIND : HASH_ENTER, NULL);
+		if (last == NULL)
+			continue;
+		last->lease_end = saved.lease_end;
+		if (kind != RECORD_LEASE)
+			last->at = file_end;
 	}
-	if (list_length(*subscribers) >= header->nsubscribers)
-		return true;
-	file_end = 0;
-	return false;
+	return file_records >= loader->header.nrecords;
 }
 
-CheckpointState
-checkpoint_load(XLogRecPtr confirmed, List **subscribers)
+/*
+ * Read the records again, and give subscribers those that count; without their
+ * windows, if these are useless.
+ */
+static void
+restore_all(Loader *loader, bool useless)
 {
-	char		path[MAXPGPATH];
-	FileReader	reader;
-	CheckpointHeader header = {0};
-	CheckpointState state = CHECKPOINT_GOOD;
-	ListCell   *lc;
-	bool		intact;
+	FileReader *reader = &loader->reader;
+	SavedSubscriber saved = {0};
+	RecordKind	kind;
+	off_t		start;
 
-	*subscribers = NIL;
-	checkpoint_path(path, MyDatabaseId);
-	if (!reader_open(&reader, path))
+	reader_rewind(reader);
+	(void) get_header(loader);
+	file_live = reader->at;
+	for (start = reader->at;
+		 record_get(reader, loader->record_context, &saved, &kind);
+		 start = reader->at)
 	{
-		if (errno == ENOENT)
-			return CHECKPOINT_NONE;
-		file_warning("open", path);
-		return CHECKPOINT_USELESS;
+		LastRecord *last = hash_search(loader->last_records, &saved.id,
+									   HASH_FIND, NULL);
+		Subscriber *subscriber = subscriber_find(saved.id);
+		SavedSubscriber counting = saved;
+
+		if (last == NULL || last->at != start || subscriber == NULL)
+			continue;
+		subscriber->saved_bytes = reader->at - start;
+		file_live += subscriber->saved_bytes;
+
+		counting.lease_end = last->lease_end;
+		if (useless)
+			counting.feed.query_text = NULL;
+
+		/* when the header was moved nothing had concerned it since */
+		counting.feed.lsn = Max(counting.feed.lsn, loader->header.restart);
+		feed_restore(subscriber, &counting);
 	}
-	intact = get_all(&reader, &header, subscribers);
-	reader_close(&reader);
-	if (!intact)
+}
+
+/* What is in an open file. */
+static CheckpointState
+load(Loader *loader, const char *path, XLogRecPtr confirmed)
+{
+	bool		ours;
+	bool		sorted;
+
+	if (!find_last_records(loader))
 	{
-		*subscribers = NIL;
+		file_end = 0;
 		ereport(WARNING,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("file \"%s\" is damaged, or of another version of live_topn",
@@ -555,13 +516,36 @@ checkpoint_load(XLogRecPtr confirmed, List **subscribers)
 				 errdetail("The windows are read from the tables again.")));
 		return CHECKPOINT_USELESS;
 	}
+	ours = confirmed <= loader->header.restart;
+	sorted = loader->header.collations == collation_versions();
+	restore_all(loader, !ours || !sorted);
+	if (!ours || !sorted)
+		file_end = 0;
+	return ours ? CHECKPOINT_GOOD : CHECKPOINT_USELESS;
+}
 
-	if (confirmed > header.restart)
-		state = CHECKPOINT_USELESS;
-	if (state == CHECKPOINT_USELESS ||
-		header.collations != collation_versions())
-		foreach(lc, *subscribers)
-			((SavedSubscriber *) lfirst(lc))->feed.query_text = NULL;
+CheckpointState
+checkpoint_load(XLogRecPtr confirmed)
+{
+	char		path[MAXPGPATH];
+	Loader		loader;
+	MemoryContext caller;
+	CheckpointState state;
+
+	checkpoint_path(path, MyDatabaseId);
+	if (!reader_open(&loader.reader, path))
+	{
+		if (errno == ENOENT)
+			return CHECKPOINT_NONE;
+		file_warning("open", path);
+		return CHECKPOINT_USELESS;
+	}
+	loader_init(&loader);
+	caller = MemoryContextSwitchTo(loader.context);
+	state = load(&loader, path, confirmed);
+	reader_close(&loader.reader);
+	MemoryContextSwitchTo(caller);
+	MemoryContextDelete(loader.context);
 	return state;
 }
 

@@ -17,6 +17,7 @@
 extern int	checkpoint_interval_ms; /* live_topn.checkpoint_interval */
 
 struct Feed;
+struct Subscriber;
 
 typedef struct SavedRows
 {
@@ -73,23 +74,27 @@ typedef struct SavedSubscriber
 } SavedSubscriber;
 
 /*
- * Save all feeds, durably, with the position that the slot is to be moved to
- * afterwards: none is behind that.  No batch may be waiting for delivery.
- * If it cannot be done: false, with a warning.
+ * Save, durably, what is not as it was saved (feed_mark_dirty), or all, in a
+ * new file, with a position that nothing is behind and the slot is not beyond.
+ * No batch may be waiting for delivery.  If it cannot be done: false, with a
+ * warning.
  */
 extern bool checkpoint_save(XLogRecPtr restart);
 
 /*
- * What was saved is still right if the slot is moved to this position: note
- * that, durably.  Fails as checkpoint_save.
+ * After that, or if nothing has changed since: what is saved is right if the
+ * slot is moved to this position; note that, durably.  Fails as
+ * checkpoint_save.
  */
 extern bool checkpoint_move(XLogRecPtr restart);
 
 /*
- * Add a feed to what was saved, for all who show it; durable after checkpoint_flush, which warns if
- * it cannot be done.
+ * Add a feed to what was saved, for all who show it; or that a subscription
+ * was dropped.  Durable after checkpoint_flush, which warns if it cannot be
+ * done.
  */
-extern void checkpoint_add(const struct Feed *feed);
+extern void checkpoint_add(struct Feed *feed);
+extern void checkpoint_drop(const struct Subscriber *subscriber);
 extern void checkpoint_flush(void);
 
 typedef enum CheckpointState
@@ -100,11 +105,10 @@ typedef enum CheckpointState
 } CheckpointState;
 
 /*
- * What was saved, as a list of SavedSubscriber in CurrentMemoryContext.  If it does
- * not go with a slot at this position, at most the numbers.
+ * Give subscribers what was saved of them, by feed_restore.  If it does not go
+ * with a slot at this position, at most the numbers.
  */
-extern CheckpointState checkpoint_load(XLogRecPtr confirmed,
-									   List **subscribers);
+extern CheckpointState checkpoint_load(XLogRecPtr confirmed);
 
 /* Remove what was saved of a database. */
 extern void checkpoint_remove(Oid dboid);

@@ -7,7 +7,6 @@
 #include "postgres.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include "access/htup_details.h"
 #include "checkpoint_file.h"
@@ -118,30 +117,42 @@ writer_end_record(FileWriter *writer)
 	writer_put(writer, &crc, sizeof(crc));
 }
 
+off_t
+writer_position(const FileWriter *writer)
+{
+	return writer->end + writer->used;
+}
+
 /* ---- reading ---- */
 
 bool
 reader_open(FileReader *reader, const char *path)
 {
-	struct stat st;
-
-	memset(reader, 0, sizeof(FileReader));
-	reader->file = AllocateFile(path, PG_BINARY_R);
-	if (reader->file == NULL)
+	memset(reader, 0, offsetof(FileReader, buffer));
+	reader->file = PathNameOpenFile(path, O_RDONLY | PG_BINARY);
+	if (reader->file < 0)
 		return false;
-	if (fstat(fileno(reader->file), &st) != 0)
+	reader->size = FileSize(reader->file);
+	if (reader->size < 0)
 	{
 		reader_close(reader);
 		return false;
 	}
-	reader->size = st.st_size;
 	return true;
 }
 
 void
 reader_close(FileReader *reader)
 {
-	FreeFile(reader->file);
+	FileClose(reader->file);
+}
+
+void
+reader_rewind(FileReader *reader)
+{
+	reader->at = 0;
+	reader->first = reader->used = 0;
+	reader->failed = false;
 }
 
 void
@@ -150,19 +161,41 @@ reader_begin_record(FileReader *reader)
 	INIT_CRC32C(reader->crc);
 }
 
+/* The buffer has what comes next; false at the end of the file. */
+static bool
+fill_buffer(FileReader *reader)
+{
+	reader->first = 0;
+	reader->used = FileRead(reader->file, reader->buffer,
+							sizeof(reader->buffer), reader->at,
+							wait_event(WAIT_CHECKPOINT_FILE));
+	return reader->used > 0;
+}
+
 void
 reader_get(FileReader *reader, void *data, Size size)
 {
-	if (!reader->failed && fread(data, 1, size, reader->file) == size)
+	char	   *to = data;
+	Size		left = size;
+
+	while (left > 0 && !reader->failed)
 	{
-		COMP_CRC32C(reader->crc, data, size);
-		reader->at += size;
+		Size		n = Min(left, reader->used - reader->first);
+
+		if (n == 0)
+		{
+			reader->failed = !fill_buffer(reader);
+			continue;
+		}
+		memcpy(to, reader->buffer + reader->first, n);
+		reader->first += n;
+		reader->at += n;
+		to += n;
+		left -= n;
 	}
-	else
-	{
-		reader->failed = true;
+	if (reader->failed)
 		memset(data, 0, size);
-	}
+	COMP_CRC32C(reader->crc, data, size);
 }
 
 int64

@@ -37,22 +37,31 @@ extern void writer_put_bytes(FileWriter *writer, const void *data, Size size);
 extern void writer_put_tuple(FileWriter *writer, MinimalTuple tuple);
 extern void writer_end_record(FileWriter *writer);
 
+/* Where the next byte goes. */
+extern off_t writer_position(const FileWriter *writer);
+
 /*
  * Reads a file.  Once something is not there, or cannot be, failed is set and
  * everything is zero, null and empty.
  */
 typedef struct FileReader
 {
-	FILE	   *file;
+	File		file;
 	off_t		size;
-	off_t		at;
+	off_t		at;				/* read up to there */
 	pg_crc32c	crc;			/* of the record so far */
 	bool		failed;
+	int			first;			/* of the bytes in buffer that is not read yet */
+	int			used;			/* bytes in buffer */
+	char		buffer[BLCKSZ];
 } FileReader;
 
-/* In the current transaction or, outside, until the end of the process. */
+/* Survives the end of a transaction.  If it cannot be opened: false. */
 extern bool reader_open(FileReader *reader, const char *path);
 extern void reader_close(FileReader *reader);
+
+/* Read from the start again. */
+extern void reader_rewind(FileReader *reader);
 
 extern void reader_begin_record(FileReader *reader);
 extern void reader_get(FileReader *reader, void *data, Size size);

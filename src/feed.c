@@ -35,13 +35,13 @@
 CommitLog  *feed_commit_log;
 RefillPool *feed_pool;
 const LogPosition *feed_position;
-bool		feed_dirty;
 
 dlist_head	feed_all = DLIST_STATIC_INIT(feed_all);
 
 static MemoryContext feed_context;
 static int	unresolved;			/* feeds that wait to know their query */
 static dlist_head unknown = DLIST_STATIC_INIT(unknown);
+static dlist_head dirty = DLIST_STATIC_INIT(dirty);
 
 void
 feed_startup(MemoryContext parent, CommitLog *commit_log,
@@ -68,6 +68,32 @@ feed_must_hold_rows(const Feed *feed)
 	return feed->limit == 0 ||
 		(feed->query ? feed->query->bound != InvalidAttrNumber :
 		 feed_first(feed)->row->grouped);
+}
+
+/* ---- what is not as it was saved ---- */
+
+void
+feed_mark_dirty(Feed *feed)
+{
+	if (!feed->dirty)
+		dlist_push_tail(&dirty, &feed->dirty_node);
+	feed->dirty = true;
+}
+
+void
+feed_mark_clean(Feed *feed)
+{
+	if (feed->dirty)
+		dlist_delete(&feed->dirty_node);
+	feed->dirty = false;
+}
+
+void
+feed_clean(void)
+{
+	while (!dlist_is_empty(&dirty))
+		feed_mark_clean(dlist_head_element(Feed, dirty_node, &dirty));
+	feed_clean_leases();
 }
 
 /* ---- subscribers and their pages ---- */
@@ -138,6 +164,7 @@ set_page(Subscriber *subscriber, int64 offset, int64 limit)
 {
 	subscriber->offset = offset;
 	subscriber->limit = limit;
+	feed_mark_dirty(subscriber->feed);
 	find_reach(subscriber->feed, -1);
 	set_cushion(subscriber->feed);
 }
@@ -173,6 +200,7 @@ attach(Subscriber *subscriber, Feed *feed)
 	subscriber->feed = feed;
 	dlist_push_tail(&feed->subscribers, &subscriber->node);
 	feed->pending += subscriber->pending;
+	feed_mark_dirty(feed);
 	if (feed->nsubscribers++ == 0)
 	{
 		feed->offset = subscriber->offset;
@@ -286,7 +314,6 @@ make_feed(void)
 	dlist_init(&feed->subscribers);
 	dlist_push_tail(&feed_all, &feed->node);
 	dlist_push_tail(&unknown, &feed->template_node);
-	feed_dirty = true;
 	return feed;
 }
 
@@ -397,6 +424,7 @@ feed_set_query(Feed *feed, const char *text)
 	Template   *template;
 
 	feed_forget_query(feed);
+	feed_mark_dirty(feed);
 	resolve(feed);
 	caller = MemoryContextSwitchTo(feed->context);
 	template = template_acquire(feed_first(feed)->row, text, &feed->params);
@@ -516,7 +544,7 @@ feed_fail(Feed *feed, int sqlerrcode, const char *message, const char *hint)
 	dlist_foreach(iter, &feed->subscribers)
 		dlist_container(Subscriber, node, iter.cur)->unchecked = false;
 	feed_note_resets(feed);
-	feed_dirty = true;
+	feed_mark_dirty(feed);
 	feed->held = false;
 	feed_drop_refill(feed);
 	resolve(feed);
@@ -561,6 +589,7 @@ feed_end(Feed *feed)
 {
 	Assert(feed->nsubscribers == 0);
 	dlist_delete(&feed->node);
+	feed_mark_clean(feed);
 	feed_rest(feed);
 	route_leave(feed);
 	feed_share_leave(feed);
@@ -576,7 +605,6 @@ feed_leave(Subscriber *subscriber)
 {
 	Feed	   *feed = subscriber->feed;
 
-	feed_dirty = true;
 	drop_events_of(feed, subscriber);
 	detach(subscriber);
 	if (feed->nsubscribers == 0)
@@ -608,16 +636,16 @@ feed_delivered(Subscriber *subscriber)
 
 /* ---- what others ask ---- */
 
+dlist_head *
+feed_list_dirty(void)
+{
+	return &dirty;
+}
+
 bool
 feed_any_dirty(void)
 {
-	return feed_dirty;
-}
-
-void
-feed_clean(void)
-{
-	feed_dirty = false;
+	return !dlist_is_empty(&dirty) || !dlist_is_empty(feed_list_renewed());
 }
 
 bool

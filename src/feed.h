@@ -69,6 +69,10 @@ typedef struct Feed
 	int			pending;		/* batches that wait for delivery, also of
 								 * some who have left */
 
+	/* see feed_mark_dirty */
+	dlist_node	dirty_node;
+	bool		dirty;
+
 	/* see feed_turn.c */
 	dlist_node	active_node;
 	dlist_node	ready_node;
@@ -220,7 +224,17 @@ extern void feed_note_published(const char *numbers);
  */
 extern void feed_end_replay(Feed *feed);
 
-/* Has anything changed since the last call that a checkpoint would save? */
+/*
+ * The feed, or something of who shows it, is not as it was saved.  Whatever
+ * changes anything that a record says must call this: what a checkpoint leaves
+ * out is taken to be right at a later position, too.  A window saved with more
+ * rows than it holds now would not be, as changes of these concern it no more.
+ */
+extern void feed_mark_dirty(Feed *feed);
+extern void feed_mark_clean(Feed *feed);
+
+/* Those that are dirty, by their dirty_node; and that all of it has been saved. */
+extern dlist_head *feed_list_dirty(void);
 extern bool feed_any_dirty(void);
 extern void feed_clean(void);
 
@@ -361,6 +375,9 @@ extern void feed_flush_all(void);
 
 /* Extend the lease, from that time on. */
 extern void feed_renew(Subscriber *subscriber, TimestampTz at);
+
+/* Whose lease was extended since feed_clean, by their renewed_node. */
+extern dlist_head *feed_list_renewed(void);
 
 /* Have subscriptions dropped whose lease or session has ended. */
 extern void feed_end_leases(void);

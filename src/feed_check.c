@@ -94,7 +94,7 @@ feed_request_check(Feed *feed)
 	mark_text(feed, subscriber, false);
 	feed->looks = 0;
 	feed->recheck = find_unchecked(feed) != NULL;
-	feed_dirty = true;
+	feed_mark_dirty(feed);
 	if (can_read_at_once(feed))
 		feed_request_first_rows(feed);
 	else
@@ -191,7 +191,7 @@ feed_take_check(Feed *feed)
 							   feed->template->context);
 		feed_note_full(feed, feed->answer->full);
 		feed_drop_refill(feed);
-		feed_dirty = true;
+		feed_mark_dirty(feed);
 		if (!feed->recheck)
 			feed_settle(feed);	/* what was held back meanwhile */
 	}

@@ -78,7 +78,7 @@ feed_drop_idle(Feed *feed)
 	n -= Min(n, (double) n * most / bytes * 7 / 8);
 	drop_oldest(set, n);
 	cushion_shift(&feed->cushion, (int64) set->nrows - (int64) rows);
-	feed_dirty = true;
+	feed_mark_dirty(feed);
 }
 
 bool

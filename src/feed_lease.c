@@ -25,6 +25,7 @@ static dlist_head sessions = DLIST_STATIC_INIT(sessions);
 static uint32 ends_seen;		/* of session_ends */
 static bool unseen_sessions;	/* there are new ones in the list */
 static TimestampTz started_at;
+static dlist_head renewed = DLIST_STATIC_INIT(renewed);
 
 /* The earliest is the first of the heap. */
 static int
@@ -86,13 +87,37 @@ feed_renew(Subscriber *subscriber, TimestampTz at)
 	if (subscriber->row->lease_ms == 0 || subscriber->orphaned)
 		return;
 	set_lease_end(subscriber, TimestampTzPlusMilliseconds(at, subscriber->row->lease_ms));
-	feed_dirty = true;
+	if (!subscriber->renewed)
+		dlist_push_tail(&renewed, &subscriber->renewed_node);
+	subscriber->renewed = true;
+}
+
+static void
+forget_renewal(Subscriber *subscriber)
+{
+	if (subscriber->renewed)
+		dlist_delete(&subscriber->renewed_node);
+	subscriber->renewed = false;
+}
+
+dlist_head *
+feed_list_renewed(void)
+{
+	return &renewed;
+}
+
+void
+feed_clean_leases(void)
+{
+	while (!dlist_is_empty(&renewed))
+		forget_renewal(dlist_head_element(Subscriber, renewed_node, &renewed));
 }
 
 void
 feed_stop_lease(Subscriber *subscriber)
 {
 	set_lease(subscriber, 0);
+	forget_renewal(subscriber);
 	if (subscriber->row->session != 0 && !subscriber->orphaned)
 		dlist_delete(&subscriber->session_node);
 }

@@ -136,8 +136,12 @@ feed_note_page(Feed *feed, Window *window)
 	dlist_foreach(iter, &feed->subscribers)
 	{
 		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
+		ResultPage *known = feed_known_page(subscriber, window);
+		ResultPage	page = feed_page(subscriber, window);
 
-		*feed_known_page(subscriber, window) = feed_page(subscriber, window);
+		if (page.skip != known->skip || page.end != known->end)
+			feed_mark_dirty(feed);
+		*known = page;
 	}
 }
 
@@ -165,7 +169,7 @@ feed_settle_windows(Feed *feed)
 static void
 cover(Feed *feed, const CommitInfo *commit)
 {
-	feed_dirty = true;
+	feed_mark_dirty(feed);
 	if (feed->covered > 0 && feed->commit.no == commit->no)
 		return;
 	if (feed->covered++ == 0)
@@ -386,7 +390,7 @@ feed_recheck(Feed *feed, bool reload)
 {
 	dlist_iter	iter;
 
-	feed_dirty = true;
+	feed_mark_dirty(feed);
 	feed->recheck = true;
 	feed->waiting = false;
 	dlist_foreach(iter, &feed->subscribers)
@@ -517,7 +521,6 @@ feed_settle(Feed *feed)
 		feed->loaded = true;
 		recovered(feed);
 		publish_first(feed);
-		feed_dirty = true;
 		feed_share_loaded(feed);
 	}
 	else if (feed->covered > 0)

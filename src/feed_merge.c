@@ -168,7 +168,7 @@ merge(Feed *feed)
 		case RECONCILED:
 			feed->counters.refilled_rows += feed->answer->nrows;
 			cushion_shift(&feed->cushion, read->nrows);
-			feed_dirty = true;
+			feed_mark_dirty(feed);
 			feed->looks = 0;
 			feed_note_full(feed, feed->answer->full);
 			if (feed->reads[0].everything)

@@ -15,8 +15,6 @@ extern CommitLog *feed_commit_log;
 extern RefillPool *feed_pool;
 extern const LogPosition *feed_position;
 
-extern bool feed_dirty;			/* something is not as it was saved */
-
 /* ---- feed.c ---- */
 
 /* A feed for a subscription that was born, or found: see subscriber_create. */
@@ -129,6 +127,9 @@ extern void feed_stop_lease(Subscriber *subscriber);
 
 /* As it was when it was saved. */
 extern void feed_restore_lease(Subscriber *subscriber, TimestampTz end);
+
+/* All leases are as they were saved. */
+extern void feed_clean_leases(void);
 
 /* When the first lease ends; 0: never. */
 extern TimestampTz feed_next_lease_end(void);

@@ -280,7 +280,7 @@ feed_publish(Feed *feed)
 	dlist_iter	iter;
 
 	Assert(!feed_is_short(feed));
-	feed_dirty = true;
+	feed_mark_dirty(feed);
 	if (note_lost_results(feed) && feed_is_short(feed))
 	{
 		feed->held = false;

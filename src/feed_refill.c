@@ -335,6 +335,7 @@ feed_trim(Feed *feed, Window *window)
 		(size <= 2 * (wanted + band->fill) + 1000 &&
 		 is_refilling(feed, window)))
 		return;
+	feed_mark_dirty(feed);
 	window_trim(window, wanted + band->high);
 	cushion_shift(&feed->cushion, (int64) window_size(window) - size);
 	if (feed->nreads > 0 && !feed_keep_wanted_reads(feed))

@@ -122,6 +122,7 @@ restore(Feed *feed, const void *arg)
 	caller = MemoryContextSwitchTo(feed->context);
 	feed->unseen = list_copy(saved->unseen);
 	MemoryContextSwitchTo(caller);
+	feed_mark_clean(feed);
 	if (feed->covered == 0 && !feed_is_short(feed))
 		feed_settle_windows(feed);
 
@@ -166,6 +167,7 @@ was_published(Subscriber *subscriber, int64 seq, XLogRecPtr lsn)
 {
 	if (!subscriber->feed->replaying)
 		return;
+	feed_mark_dirty(subscriber->feed);
 	subscriber->announced = true;
 	if (seq <= subscriber->published)
 		return;

@@ -58,6 +58,7 @@ feed_note_reset(Subscriber *subscriber, bool reset)
 	const Feed *feed = subscriber->feed;
 
 	subscriber->reset = reset;
+	feed_mark_dirty(subscriber->feed);
 	if (feed->windows && window_set_is_passing(feed->windows))
 		window_touch(feed->windows->only, NULL);
 }
@@ -109,6 +110,7 @@ feed_shed(Feed *feed)
 	if (set->only && set->only->end == WINDOW_COMPLETE &&
 		feed_can_pass(feed) && !feed_needs_reset(feed))
 	{
+		feed_mark_dirty(feed);
 		window_set_pass(set);
 		feed->unwieldy = feed->wanted;
 	}

@@ -437,7 +437,6 @@ merge(Feed *host, const void *arg)
 	while (feed->nsubscribers > 0)
 		pass_to(host, feed_first(feed));
 	feed_end(feed);
-	feed_dirty = true;
 	if (further || host->offset != offset || host->limit != limit)
 	{
 		window_touch(host->windows->only, NULL);

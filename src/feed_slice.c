@@ -84,6 +84,7 @@ feed_trim_ahead(Feed *feed, Window *window)
 	{
 		uint64		before = window_size(window);
 
+		feed_mark_dirty(feed);
 		window_trim_front(window, ahead - cushion_rows(&feed->cushion));
 		cushion_shift(&feed->cushion,
 					  (int64) window_size(window) - before);

@@ -186,6 +186,7 @@ subscriber_drop(Subscriber *subscriber)
 	hash_search(subscribers, &subscriber->id, HASH_REMOVE, NULL);
 	count_text(subscriber->text_hash, -1);
 	feed_stop_lease(subscriber);
+	checkpoint_drop(subscriber);
 	subscriber->dropped = true;
 	feed_leave(subscriber);
 	if (!pending)

@@ -21,6 +21,8 @@ typedef struct Subscriber
 
 	/* see feed_lease.c */
 	pairingheap_node lease_node;
+	dlist_node	renewed_node;
+	bool		renewed;		/* the end is not as it was saved */
 	dlist_node	session_node;	/* unless orphaned, if it has a session */
 	TimestampTz lease_end;		/* 0: no lease */
 	bool		orphaned;		/* its session has ended */
@@ -43,6 +45,7 @@ typedef struct Subscriber
 	int64		seq;
 	XLogRecPtr	last_lsn;		/* of the last batch */
 	bool		announced;		/* clients may know the result at seq */
+	Size		saved_bytes;	/* of its record in the checkpoint; 0: none */
 	int64		published;		/* by an earlier worker; -1: nothing */
 	XLogRecPtr	published_lsn;	/* its result is as of this commit */
 

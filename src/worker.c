@@ -163,26 +163,11 @@ retire(const char *slot_name, bool open)
 static void
 restore(bool new_slot)
 {
-	MemoryContext scratch = AllocSetContextCreate(CurrentMemoryContext,
-												  "live_topn restore",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext caller = MemoryContextSwitchTo(scratch);
 	CheckpointState state;
 	HASH_SEQ_STATUS status;
-	List	   *saved_ones;
 	Subscriber *subscriber;
 
-	state = checkpoint_load(new_slot ? PG_UINT64_MAX : decoder_confirmed(),
-							&saved_ones);
-	for (int i = list_length(saved_ones) - 1; i >= 0; i--)
-	{
-		SavedSubscriber *saved = list_nth(saved_ones, i);
-
-		/* of the records of a subscription the last one counts */
-		subscriber = subscriber_find(saved->id);
-		if (subscriber && !subscriber->announced)
-			feed_restore(subscriber, saved);
-	}
+	state = checkpoint_load(new_slot ? PG_UINT64_MAX : decoder_confirmed());
 	if (state != (new_slot ? CHECKPOINT_NONE : CHECKPOINT_GOOD))
 	{
 		subscriber_scan(&status);
@@ -192,8 +177,6 @@ restore(bool new_slot)
 	if (new_slot || state != CHECKPOINT_GOOD)
 		checkpoint_save(decoder_confirmed());
 	InvalidateSystemCaches();
-	MemoryContextSwitchTo(caller);
-	MemoryContextDelete(scratch);
 }
 
 /*
@@ -409,7 +392,7 @@ confirm(bool now_or_never)
 	TimestampTz now = GetCurrentTimestamp();
 	int			interval = checkpoint_interval_ms;
 	XLogRecPtr	restart;
-	bool		saved = true;
+	bool		saved;
 
 	if (is_replaying() || deliver_pending() > 0 ||
 		(!now_or_never &&
@@ -421,15 +404,12 @@ confirm(bool now_or_never)
 		!TimestampDifferenceExceeds(checkpointed_at, now, interval))
 		return;
 
-	restart = apply_restart_lsn();
 	if (feed_any_dirty())
-	{
 		checkpointed_at = now;
-		saved = checkpoint_save(restart);
-		if (saved)
-			feed_clean();
-	}
-	else if (restart > decoder_confirmed())
+	restart = apply_restart_lsn();
+	saved = checkpoint_save(decoder_confirmed());
+	maybe_abandon();
+	if (saved && restart > decoder_confirmed())
 		saved = checkpoint_move(restart) || checkpoint_save(restart);
 	maybe_abandon();
 	if (saved)

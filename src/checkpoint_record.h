@@ -1,0 +1,33 @@
+/*
+ * checkpoint_record.h
+ *	  A record of a checkpoint file: what is saved of a subscription.
+ */
+#ifndef LIVE_TOPN_CHECKPOINT_RECORD_H
+#define LIVE_TOPN_CHECKPOINT_RECORD_H
+
+#include "checkpoint.h"
+#include "checkpoint_file.h"
+#include "subscriber.h"
+
+typedef enum RecordKind
+{
+	RECORD_NOTHING,				/* there are no windows */
+	RECORD_FEED,				/* with the windows of its feed */
+	RECORD_SAME_FEED,			/* those of the record before in the file */
+	RECORD_LEASE,				/* all is as in its record before, but for the
+								 * end of the lease */
+	RECORD_DROPPED				/* the subscription is no more */
+} RecordKind;
+
+extern void record_put(FileWriter *writer, const Subscriber *subscriber,
+					   RecordKind kind);
+
+/*
+ * Read the next record; false if there is none that is intact.  *saved is what
+ * the call before has left there, or zero.  What its feed points to lives in
+ * context, which is reset when it is of no use any more.
+ */
+extern bool record_get(FileReader *reader, MemoryContext context,
+					   SavedSubscriber *saved, RecordKind *kind);
+
+#endif							/* LIVE_TOPN_CHECKPOINT_RECORD_H */
