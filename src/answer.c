@@ -282,22 +282,27 @@ answer(Request *request)
 		answer_of_subscriber(request);
 }
 
-/* Nobody waits for the rows of a subscription any longer? */
+/* Nobody waits for the rows that a subscription shows any longer? */
 static void
 release(int64 id)
 {
 	Subscriber *subscriber = subscriber_find(id);
 	ListCell   *lc;
 
+	if (subscriber == NULL || !subscriber->feed->wanted)
+		return;
 	foreach(lc, requests)
 	{
 		const RequestArgs *args = &((Request *) lfirst(lc))->args;
+		const Subscriber *other;
 
-		if (args->kind == REQUEST_SNAPSHOT && args->id == id)
+		if (args->kind != REQUEST_SNAPSHOT)
+			continue;
+		other = subscriber_find(args->id);
+		if (other && other->feed == subscriber->feed)
 			return;
 	}
-	if (subscriber)
-		feed_release(subscriber->feed);
+	feed_release(subscriber->feed);
 }
 
 long

@@ -142,6 +142,8 @@ feed_note_page(Feed *feed, Window *window)
 		if (page.skip != known->skip || page.end != known->end)
 			feed_mark_dirty(feed);
 		*known = page;
+		if (window->set->only == NULL)
+			break;				/* a group has one for all */
 	}
 }
 

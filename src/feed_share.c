@@ -20,8 +20,9 @@
  * waits for the time of the host.  Whose result is read earlier parts.
  *
  * Pages far from the start, which are slices, share only with the same page.
- * One that moves there, or from there, gets a feed of its own.  Sets don't
- * share, which need no rows, nor do grouped results.
+ * One that moves there, or from there, gets a feed of its own.  Of groups, too,
+ * all show the same ranks; if the host has dropped some (window_drop.c), a new
+ * feed reads its first rows itself.  Sets don't share, which need no rows.
  */
 #include "postgres.h"
 
@@ -86,7 +87,8 @@ key_of(const Subscriber *subscriber)
 	ShareKey	key = {
 		.throttle_ms = subscriber->row->throttle_ms,
 		.unlimited = subscriber->limit == NO_LIMIT,
-		.one_page = subscriber->offset >= feed_slice_offset
+		.one_page = subscriber->offset >= feed_slice_offset ||
+		subscriber->feed->query->ngroups > 0
 	};
 
 	if (key.one_page)
@@ -119,7 +121,7 @@ static bool
 may_share(const Feed *feed)
 {
 	return feed->template && feed->template->shared &&
-		feed->query->ngroups == 0 && !feed->query->unranked;
+		!feed->query->unranked;
 }
 
 static bool
@@ -319,7 +321,8 @@ feed_share_rows(Feed *feed)
 			share->reader = feed;
 		return feed->waiting;
 	}
-	if (!has_rows(share->host))
+	if (!has_rows(share->host) ||
+		window_set_is_partial(share->host->windows))
 		return false;
 
 	rows = window_set_create(feed->format, feed->params,
@@ -433,6 +436,8 @@ merge(Feed *host, const void *arg)
 	if (further)
 		exchange_windows(host, feed);
 	keep_counters(&host->counters, &feed->counters);
+	host->windows->loaded = Max(host->windows->loaded,
+								feed->windows->loaded);
 	host->due = Max(host->due, feed->due);
 	while (feed->nsubscribers > 0)
 		pass_to(host, feed_first(feed));
@@ -458,6 +463,7 @@ feed_share_note(Feed *feed)
 	Share	   *share = feed->share;
 
 	if (share == NULL || share->noted ||
+		(share->host != feed && !feed_wants_merge(feed)) ||
 		dlist_head_node(&share->feeds) == dlist_tail_node(&share->feeds))
 		return;
 	dlist_push_tail(&had_turn, &share->turn_node);
@@ -493,7 +499,7 @@ merge_share(Share *share)
 
 		if (!feed_wants_merge(feed))
 			continue;
-		if (is_at_rest(host) && is_at_rest(feed))
+		if (is_at_rest(host) && is_at_rest(feed) && !feed->wanted)
 			feed_run_safely(host, merge, feed);
 		else
 			wait_for_host(feed);
@@ -521,7 +527,8 @@ feed_share_merge_all(void)
 static void
 settle_again(Feed *feed)
 {
-	window_touch(feed->windows->only, NULL);
+	if (feed->windows->only)
+		window_touch(feed->windows->only, NULL);
 	if (feed->loaded && !feed->recheck && !feed_is_checking(feed))
 		feed_settle(feed);
 }

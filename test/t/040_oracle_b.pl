@@ -60,7 +60,7 @@ live_topn.group_memory = $group_memory
 my $dbh = $server->connect;
 my @trace;    # of the replay: commits, results, batches
 my %unranked;    # subscriptions whose rows have no positions
-my $throttle;    # of most that have one in the round, so that some may share
+my $throttle;    # of most in the round, which then may share; or undef
 my %total = (
 	commits => 0,
 	batches => 0,
@@ -68,6 +68,8 @@ my %total = (
 	resets => 0,
 	snapshots => 0,
 	shared => 0,
+	throttled => 0,
+	grouped => 0,
 	deaths => 0);
 
 $dbh->do(LiveTopn::Generator->prepare_database);
@@ -87,6 +89,7 @@ pass("$total{commits} commits, $total{batches} batches,"
 	  . " $total{coalesced} commits that share one, $total{snapshots}"
 	  . " snapshots, $total{deaths} deaths of the worker, $total{resets} resets,"
 	  . " $total{shared} subscriptions that shared rows in the end"
+	  . " ($total{throttled} with a throttle, $total{grouped} grouped)"
 	  . " from seed $seed");
 cmp_ok($total{batches}, '>', 0, 'some commits changed some result');
 done_testing();
@@ -103,7 +106,8 @@ sub play_round
 	my (@setup, %watched, $shadow);
 
 	@trace = ();
-	$throttle = $random->pick('1 ms', '20 ms', '1 s');
+	$throttle =
+	  $random->chance(40) ? $random->pick('1 ms', '20 ms', '1 s') : undef;
 	$session->dbh->do('SET client_min_messages = warning');
 	$server->set(
 		'live_topn.debug_refill_delay' => $random->pick(0, 5, 20, 100),
@@ -123,8 +127,7 @@ sub play_round
 		write_and_watch($session, $generator, $random, $round, \%watched,
 			$deadly);
 		$session->sync;
-		$total{shared} += $dbh->selectrow_array(
-			'SELECT count(*) FROM topn_stats WHERE shared > 1');
+		count_shared();
 
 		# what a throttle holds back comes now
 		$session->snapshot($_) for keys %watched;
@@ -139,6 +142,19 @@ sub play_round
 	eval { $dbh->do($generator->drop_table) };
 	return if $played;
 	return "$error\n" . save_history($round, \@setup, \%watched);
+}
+
+sub count_shared
+{
+	my ($shared, $throttled, $grouped) = $dbh->selectrow_array(
+		'SELECT count(*), count(throttle), count(*) FILTER (WHERE grouped)
+		 FROM topn_stats JOIN live_topn.subscription USING (name)
+		 WHERE shared > 1');
+
+	$total{shared} += $shared;
+	$total{throttled} += $throttled;
+	$total{grouped} += $grouped;
+	return;
 }
 
 # Keep the history as far as it was replayed; returns a text that says where.
@@ -176,8 +192,8 @@ sub watch
 
 	$options{ranks} = 'relative' if $query->unranked;
 	$options{args} = $query->args if $query->args;
-	$options{throttle} = $random->pick(($throttle) x 3, '1 ms', '1 s')
-	  if $random->chance(25);
+	$options{throttle} = $throttle // $random->pick('1 ms', '20 ms', '1 s')
+	  if $random->chance($throttle ? 75 : 10);
 	$watched->{$name} = {
 		query => $query,
 		how => join(', ',

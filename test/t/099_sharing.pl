@@ -58,6 +58,12 @@ sub share
 	return;
 }
 
+# How many came since it was last asked.
+sub batches
+{
+	return scalar(my @batches = session->client($_[0])->take_batches);
+}
+
 # Whoever reads a result gets what was held back of it.
 sub reads
 {
@@ -339,6 +345,100 @@ scenario 'sharing', 'a throttle lets all through at the same time' => sub {
 	}
 	reads @names;
 };
+
+# The best n of each of four groups.
+sub best
+{
+	my ($n) = @_;
+	return "SELECT id, score, n FROM (SELECT *, row_number()
+		OVER (PARTITION BY grp ORDER BY score DESC) AS n FROM items) x
+		WHERE n <= $n ORDER BY grp, n";
+}
+
+for my $identity (qw(DEFAULT FULL))
+{
+	for my $memory ($identity eq 'FULL' ? qw(256MB 0) : '256MB')
+	{
+		scenario 'groups', "identity $identity, memory $memory" => sub {
+			server->set('live_topn.group_memory' => $memory);
+			items $identity;
+			run 'UPDATE items SET grp = id % 4';
+			subscribe a => best(2), limit => 2;
+			subscribe b => best(2), limit => 2, ranks => 'absolute';
+			subscribe c => best(2), limit => 2, cushion => 5;
+			subscribe other => best(3), limit => 3;
+			share 3, qw(a b c);
+			share 1, 'other';
+			is(statistic('refills', 'a'), 1, 'the table was read once')
+			  if $memory ne '0';
+			is_deeply([ map { statistic('result_rows', $_) } qw(a b c other) ],
+				[ 8, 8, 8, 12 ], 'results of all groups');
+			session->client($_)->take_batches for qw(a b c other);
+
+			run 'UPDATE items SET grp = 1, score = 5000 WHERE id = 3',
+			  'DELETE FROM items WHERE id IN (300, 299)',
+			  'INSERT INTO items VALUES (500, 500, 7)';
+			session->sync;
+			is(batches($_), 3, "$_ saw each commit") for qw(a b c);
+			equals_query qw(a b c other);
+
+			# rows run out in groups that some are subscribing to
+			$stops->hold(LiveTopn::RefillStops::BEFORE_QUERY);
+			run 'DELETE FROM items WHERE id > 250';
+			session->listen('d', best(2), limit => 2);
+			session->dbh->do('SELECT subscribe_topn(?, ?)', undef, best(2), 'd');
+			run 'UPDATE items SET grp = 7 WHERE id = 249',
+			  'UPDATE items SET score = 6000 WHERE id = 4';
+			$stops->release_all;
+			session->begin('d');
+			share 4, qw(a b c d);
+			equals_query qw(a b c d other);
+
+			# a reset is of one, and so is who leaves
+			writer->do(q{SELECT topn_resync('b')});
+			session->sync;
+			session->unsubscribe('a');
+			run 'UPDATE items SET score = 7000 WHERE id = 9', 'TRUNCATE items',
+			  'INSERT INTO items SELECT g, g, g % 3 FROM generate_series(1, 50) g';
+			share 3, qw(b c d);
+			equals_query qw(b c d other);
+
+			$server->restart_worker;
+			run 'UPDATE items SET score = 8000 WHERE id = 9',
+			  'DELETE FROM items WHERE grp = 2';
+			equals_query qw(b c d other);
+			run 'UPDATE items SET score = 9000 WHERE id = 9';
+			share 3, qw(b c d);
+			equals_query qw(b c d other);
+		};
+
+		scenario 'groups', "identity $identity, memory $memory: a throttle" => sub {
+			server->set('live_topn.group_memory' => $memory);
+			items $identity;
+			run 'UPDATE items SET grp = id % 4';
+			subscribe $_ => best(2), limit => 2, throttle => '1 hour'
+			  for qw(a b c);
+			share 3, qw(a b c);
+			run 'UPDATE items SET score = 5000 WHERE id = 5';
+			session->sync;
+			is(batches($_), 1, "$_ is told at once") for qw(a b c);
+
+			# rows go from one group to another, which shows when it is read
+			run 'UPDATE items SET grp = 3 WHERE id IN (300, 298)',
+			  'INSERT INTO items VALUES (400, 4000, 9)',
+			  'DELETE FROM items WHERE grp = 2 AND score > 500',
+			  'UPDATE items SET grp = 0 WHERE id = 298';
+			saw $_ => () for qw(a b c);
+			reads 'b';
+			share 1, 'b';
+			share 2, qw(a c);
+			saw $_ => () for qw(a c);
+			run 'UPDATE items SET grp = 9 WHERE id = 298';
+			reads qw(a b c);
+		};
+	}
+}
+server->set('live_topn.group_memory' => '256MB');
 
 scenario 'sharing', 'a reset is of one' => sub {
 	items;

@@ -700,9 +700,9 @@ sub query
 	my @known = @{ $self->{queries} // [] };
 
 	return $self->_on_some_page($random->pick(@known))
-	  if @known && $random->chance(35);
+	  if @known && $random->chance(45);
 	my $query = $self->_new_query;
-	push @{ $self->{queries} }, $query unless $query->grouped;
+	push @{ $self->{queries} }, $query;
 	return $query;
 }
 
@@ -711,7 +711,8 @@ sub _on_some_page
 	my ($self, $query) = @_;
 	my $random = $self->{random};
 
-	return $query if !$query->has_limit || $random->chance(40);
+	return $query
+	  if $query->grouped || !$query->has_limit || $random->chance(40);
 	return $query->on_page($random->pick(0, 0, $query->{offset}, 1 .. 4),
 		$random->pick(1 .. 5, 8, 13, MAX_LIMIT));
 }
