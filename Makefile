@@ -69,6 +69,7 @@ OBJS = \
 	src/subscriber.o \
 	src/template.o \
 	src/route.o \
+	src/shape.o \
 	src/watch.o \
 	src/apply.o \
 	src/subscriber_changes.o \

@@ -188,4 +188,11 @@
 #define class_clear_frozen(class)	((void) ((class)->relallfrozen = 0))
 #endif
 
+/* A hint to the processor: this memory is going to be read. */
+#ifdef __GNUC__
+#define prefetch(address)		__builtin_prefetch(address)
+#else
+#define prefetch(address)		((void) (address))
+#endif
+
 #endif							/* LIVE_TOPN_COMPAT_H */

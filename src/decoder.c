@@ -193,11 +193,14 @@ decoder_open(const char *slot_name, const DecoderOps *ops)
 static bool
 read_record(XLogReaderState *reader)
 {
+	static XLogRecPtr flushed;
 	ReadLocalXLogPageNoWaitPrivate *private = reader->private_data;
 	char	   *message;
 
 	/* reading the next page would block or fail */
-	if (reader->EndRecPtr >= GetFlushRecPtr(NULL))
+	if (reader->EndRecPtr >= flushed)
+		flushed = GetFlushRecPtr(NULL);
+	if (reader->EndRecPtr >= flushed)
 		return false;
 
 	if (XLogReadRecord(reader, &message) == NULL)
@@ -216,13 +219,34 @@ read_record(XLogReaderState *reader)
 	return true;
 }
 
+/*
+ * Decoding a commit takes a transaction, or in one a subtransaction, which
+ * takes less.  Either leaves us in its own memory context.
+ */
 bool
 decoder_step(void)
 {
+	MemoryContext caller = CurrentMemoryContext;
+
 	if (!read_record(decoding->reader))
 		return false;
+	if (!IsTransactionState())
+		StartTransactionCommand();
+	MemoryContextSwitchTo(caller);
 	LogicalDecodingProcessRecord(decoding, decoding->reader);
+	MemoryContextSwitchTo(caller);
 	return true;
+}
+
+void
+decoder_pause(void)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	if (!IsTransactionState())
+		return;
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
 }
 
 /* ---- looking ahead ---- */

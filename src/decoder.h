@@ -38,9 +38,11 @@ extern bool decoder_open(const char *slot_name, const DecoderOps *ops);
 extern bool decoder_slot_exists(const char *slot_name);
 
 /*
- * Decode one record; false if there is none that is flushed.
+ * Decode one record; false if there is none that is flushed.  Leaves a
+ * transaction open, which decoder_pause ends.
  */
 extern bool decoder_step(void);
+extern void decoder_pause(void);
 
 /* Where the slot was when it was opened: what it will not decode again. */
 extern XLogRecPtr decoder_confirmed(void);

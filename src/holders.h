@@ -37,6 +37,9 @@ extern void holders_find(Holders *holders, uint32 hash,
 						 void (*callback) (void *owner, void *arg),
 						 void *arg);
 
+/* holders_find is going to be called soon: ask for the memory it looks at. */
+extern void holders_prefetch(const Holders *holders, uint32 hash);
+
 /* Bytes of memory for each row that is held. */
 extern Size holders_bytes_each(const Holders *holders);
 

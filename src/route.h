@@ -5,7 +5,7 @@
 #ifndef LIVE_TOPN_ROUTE_H
 #define LIVE_TOPN_ROUTE_H
 
-#include "feed.h"
+#include "shape.h"
 
 /* The feeds of one table. */
 typedef struct Route
@@ -15,7 +15,7 @@ typedef struct Route
 	dlist_head	loggers;		/* those that may need its changes logged, by
 								 * their logger_node */
 	MemoryContext context;		/* holds what follows */
-	dlist_head	shapes;			/* of Shape */
+	ShapeList	shapes;
 	dlist_head	keys;			/* of RouteKey */
 	int			nkeyless;		/* feeds without a key */
 	dlist_head	passers;		/* those that hold nothing, by their

@@ -316,6 +316,7 @@ decode(void)
 		CHECK_FOR_INTERRUPTS();
 		more = decoder_step();
 	}
+	decoder_pause();
 	apply_position()->lsn = decoder_position();
 	if (is_replaying() && apply_position()->lsn >= replay_end)
 		end_replay();
