@@ -122,7 +122,7 @@ sub play_round
 			dbh => $dbh,
 			table => $generator->table,
 			key => $generator->key_columns);
-		watch($session, $generator, $random, \%watched)
+		watch($session, $generator, $random, \%watched, $deadly)
 		  for 1 .. $random->between(1, 4);
 		write_and_watch($session, $generator, $random, $round, \%watched,
 			$deadly);
@@ -179,10 +179,10 @@ sub save_history
 	return "the history up to there is in $file";
 }
 
-# Subscribe, perhaps while others write.
+# Subscribe, perhaps while others write, and the worker dies.
 sub watch
 {
-	my ($session, $generator, $random, $watched) = @_;
+	my ($session, $generator, $random, $watched, $deadly) = @_;
 	my $name = 'w' . (1 + keys %$watched);
 	my $query = $generator->query;
 	my %options = (
@@ -197,7 +197,8 @@ sub watch
 	$watched->{$name} = {
 		query => $query,
 		how => join(', ',
-			map { "$_ $options{$_}" } grep { $_ ne 'args' }
+			map { "$_ $options{$_}" }
+			  grep { $_ ne 'args' && defined $options{$_} }
 			  sort keys %options),
 		throttled => exists $options{throttle},
 		snapshots => []
@@ -210,6 +211,7 @@ sub watch
 		keyless => $query->keyless,
 		truth => $query->truth);
 	my $client = $session->client($name);
+	$client->expect_crashes if $deadly;
 	push @{ $watched->{$name}{snapshots} },
 	  [ $client->{start_seq}, $client->{start_lsn}, $client->start_entries ];
 	return;

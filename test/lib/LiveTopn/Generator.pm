@@ -856,7 +856,7 @@ sub _group_query
 	}
 
 	# a key that is selected as well would be called as it is there
-	my @select = grep { $_->[0] !~ / % 3$/ } $self->_select_list;
+	my @select = grep { ($_->[0] // '') !~ / % 3$/ } $self->_select_list;
 	return unless @select;
 	my %query = (
 		table => $self->{table},
