@@ -25,6 +25,7 @@ OBJS = \
 	src/all_groups.o \
 	src/identity.o \
 	src/depend.o \
+	src/fingerprint.o \
 	src/tiers.o \
 	src/key_map.o \
 	src/keyset.o \
@@ -56,6 +57,7 @@ OBJS = \
 	src/feed_merge.o \
 	src/feed_bound.o \
 	src/feed_check.o \
+	src/feed_joint_check.o \
 	src/feed_restart.o \
 	src/feed_set.o \
 	src/feed_drop.o \

@@ -135,6 +135,18 @@ is_fixed_conversion(Oid type, bool input)
 }
 
 bool
+is_independent_input(Oid type)
+{
+	Oid			element = get_element_type(type);
+
+	if (OidIsValid(element))
+		type = element;
+	return is_fixed_conversion(type, true) ||
+		(is_datetime_type(type) && type < FirstNormalObjectId &&
+		 !OidIsValid(get_typ_typrelid(type)));
+}
+
+bool
 are_fixed_arguments(List *args)
 {
 	ListCell   *lc;

@@ -21,6 +21,9 @@ extern bool is_datetime_type(Oid type);
 extern bool is_fixed_conversion(Oid type, bool input);
 extern bool are_fixed_arguments(List *args);
 
+/* And the first, also for dates and times that are not words? */
+extern bool is_independent_input(Oid type);
+
 /*
  * Is the type built in, or owned by a superuser?  Anybody else who owns a type
  * can at any time make a cast of it to JSON, which to_json would run.

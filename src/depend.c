@@ -286,11 +286,8 @@ names_something(Oid type)
 {
 	Oid			element = get_element_type(type);
 
-	if (OidIsValid(element))
-		type = element;
-	return get_typtype(type) != TYPTYPE_ENUM &&
-		!is_fixed_conversion(type, true) &&
-		(OidIsValid(get_typ_typrelid(type)) || !is_datetime_type(type));
+	return !is_independent_input(type) &&
+		get_typtype(OidIsValid(element) ? element : type) != TYPTYPE_ENUM;
 }
 
 static bool

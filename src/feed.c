@@ -15,10 +15,11 @@
  * Here feeds come and go.  feed_turn.c gives them their turns, feed_log.c
  * applies commits, feed_publish.c publishes results, feed_refill.c and
  * feed_merge.c keep the window supplied with rows, feed_bound.c in its bounds,
- * feed_check.c looks whether the query is still what it was, feed_share.c has
- * subscriptions with equal queries share a feed, feed_restart.c takes over from
- * an earlier worker, feed_watch.c gives up expressions that take too long, and
- * feed_lease.c ends subscriptions.
+ * feed_check.c looks whether the query is still what it was, and
+ * feed_joint_check.c for many at once, feed_share.c has subscriptions with equal
+ * queries share a feed, feed_restart.c takes over from an earlier worker,
+ * feed_watch.c gives up expressions that take too long, and feed_lease.c ends
+ * subscriptions.
  */
 #include "postgres.h"
 
@@ -57,6 +58,7 @@ feed_startup(MemoryContext parent, CommitLog *commit_log,
 	feed_watch_startup(feed_context);
 	feed_lease_startup();
 	feed_share_startup(parent);
+	feed_joint_check_startup(parent);
 	subscriber_startup(parent);
 	template_startup(feed_context);
 }
@@ -590,6 +592,8 @@ feed_end(Feed *feed)
 	Assert(feed->nsubscribers == 0);
 	dlist_delete(&feed->node);
 	feed_mark_clean(feed);
+	feed_end_check(feed, CHECK_ABANDONED, false);
+	feed_leave_check(feed);
 	feed_rest(feed);
 	route_leave(feed);
 	feed_share_leave(feed);

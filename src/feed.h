@@ -160,6 +160,13 @@ typedef struct Feed
 	uint64		ticket;			/* 0: none */
 	Subscriber *asker;			/* whose text is analysed for it */
 	uint64		asked_at;		/* as feed_name_changes */
+
+	/* see feed_joint_check.c */
+	struct JointCheck *leads;	/* or NULL */
+	struct JointCheck *check;	/* whose follower it is; or NULL */
+	dlist_node	check_node;
+	bool		alone;			/* it has its query analysed by itself */
+	uint64		rechecked;		/* at the last feed_recheck, as ... */
 	uint64		since;			/* last commit when it was requested */
 	uint64		kept;			/* its answer may need the commits after it */
 	int			nreads;			/* 0: the query is only checked */
@@ -306,6 +313,9 @@ extern void feed_recheck(Feed *feed, bool reload);
 
 /* How often have roles or schemas changed? */
 extern uint64 feed_name_changes;
+
+/* How often has feed_recheck been called for whom it concerned? */
+extern uint64 feed_catalog_changes;
 
 /*
  * A commit that may have changed rows without showing them.  A feed that is

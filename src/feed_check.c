@@ -49,6 +49,22 @@ mark_text(Feed *feed, const Subscriber *subscriber, bool unchecked)
 }
 
 void
+feed_note_fingerprint(Feed *feed, const Subscriber *subscriber,
+					  const char *text)
+{
+	uint64		fingerprint = query_text_fingerprint(text);
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &feed->subscribers)
+	{
+		Subscriber *other = dlist_container(Subscriber, node, iter.cur);
+
+		if (other == subscriber || subscriber_same_text(other, subscriber))
+			other->fingerprint = fingerprint;
+	}
+}
+
+void
 feed_uncheck_text(Feed *feed, const Subscriber *subscriber)
 {
 	mark_text(feed, subscriber, true);
@@ -73,6 +89,17 @@ can_read_at_once(const Feed *feed)
 		refill_reads_at_once(feed_pool);
 }
 
+/* A text means what it did. */
+static void
+go_on(Feed *feed)
+{
+	feed_mark_dirty(feed);
+	if (!feed->recheck)
+		feed_settle(feed);		/* what was held back meanwhile */
+	if (feed->loaded)
+		feed->failures = 0;
+}
+
 void
 feed_request_check(Feed *feed)
 {
@@ -89,6 +116,13 @@ feed_request_check(Feed *feed)
 	}
 
 	subscriber = find_unchecked(feed);
+	if (subscriber && feed_follow_check(feed, subscriber))
+	{
+		feed->recheck = find_unchecked(feed) != NULL;
+		if (feed->check == NULL)
+			go_on(feed);
+		return;
+	}
 	if (subscriber == NULL)
 		subscriber = feed_first(feed);
 	mark_text(feed, subscriber, false);
@@ -98,7 +132,10 @@ feed_request_check(Feed *feed)
 	if (can_read_at_once(feed))
 		feed_request_first_rows(feed);
 	else
+	{
 		feed_submit(feed, subscriber, 0, NULL);
+		feed_lead_check(feed, subscriber);
+	}
 	route_note_logger(feed);
 	feed_activate(feed);
 }
@@ -128,6 +165,7 @@ take_query(Feed *feed, const void *arg)
 		feed_drop_events(feed);
 	}
 	feed_set_query(feed, answer->query_text);
+	feed_note_fingerprint(feed, feed_first(feed), answer->query_text);
 	feed_note_full(feed, answer->full);
 	feed_start_passing(feed);
 }
@@ -184,19 +222,25 @@ feed_take_check(Feed *feed)
 		return;
 	}
 	if (feed->query == NULL || feed->answer->status == REFILL_CHANGED)
+	{
 		take_of_text(feed, take_query);
+		if (feed->loaded)
+			feed->failures = 0;
+	}
 	else
 	{
+		bool		same = query_text_fingerprint(feed->answer->query_text) ==
+		feed->asker->fingerprint;
+
 		query_add_dependencies(feed->query, feed->answer->query_text,
 							   feed->template->context);
+		feed_end_check(feed, same ? CHECK_CONFIRMED : CHECK_REFUTED,
+					   feed->answer->full);
+		feed_note_fingerprint(feed, feed->asker, feed->answer->query_text);
 		feed_note_full(feed, feed->answer->full);
 		feed_drop_refill(feed);
-		feed_mark_dirty(feed);
-		if (!feed->recheck)
-			feed_settle(feed);	/* what was held back meanwhile */
+		go_on(feed);
 	}
-	if (feed->loaded)
-		feed->failures = 0;
 }
 
 void

@@ -395,6 +395,9 @@ feed_recheck(Feed *feed, bool reload)
 	feed_mark_dirty(feed);
 	feed->recheck = true;
 	feed->waiting = false;
+	feed->alone = false;
+	feed->rechecked = feed_catalog_changes;
+	feed_leave_check(feed);
 	dlist_foreach(iter, &feed->subscribers)
 		dlist_container(Subscriber, node, iter.cur)->unchecked = true;
 	if (TransactionIdIsInProgress(feed_position->commit.xid))
@@ -403,6 +406,7 @@ feed_recheck(Feed *feed, bool reload)
 
 		feed->unseen = lappend_oid(feed->unseen, feed_position->commit.xid);
 		MemoryContextSwitchTo(caller);
+		feed_note_unseen(feed_position->commit.xid);
 	}
 	if (feed->error)
 		feed->retry_at = Max(feed->barred_until,

@@ -216,6 +216,7 @@ take_query(Feed *feed)
 	feed->reads = NULL;
 	feed->nreads = 0;
 	feed_set_query(feed, answer->query_text);
+	feed_note_fingerprint(feed, asker, answer->query_text);
 	MemoryContextSetParent(answer->context, parent);
 	feed->answer = answer;
 	feed->asker = asker;
@@ -226,6 +227,8 @@ take_query(Feed *feed)
 void
 feed_take_answer(Feed *feed)
 {
+	if (feed->answer->status != REFILL_DONE)
+		feed_end_check(feed, CHECK_REFUTED, false);
 	if (feed->answer->status == REFILL_FAILED)
 		feed_take_failure(feed);
 	else if (feed->answer->status == REFILL_TOO_LARGE)

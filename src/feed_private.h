@@ -260,6 +260,10 @@ extern void feed_take_answer(Feed *feed);
  */
 extern void feed_request_check(Feed *feed);
 
+/* The text that the subscriber has was analysed: this came of it. */
+extern void feed_note_fingerprint(Feed *feed, const Subscriber *subscriber,
+								  const char *text);
+
 /* What the text means that the subscriber has is not known any more. */
 extern void feed_uncheck_text(Feed *feed, const Subscriber *subscriber);
 
@@ -267,6 +271,35 @@ extern void feed_uncheck_text(Feed *feed, const Subscriber *subscriber);
 extern void feed_take_check(Feed *feed);
 extern void feed_take_failure(Feed *feed);
 extern void feed_drop_orphans(Feed *feed);
+
+/* ---- feed_joint_check.c ---- */
+
+typedef enum CheckResult
+{
+	CHECK_CONFIRMED,			/* the query is what it was */
+	CHECK_REFUTED,				/* it may be for some, and not for others */
+	CHECK_ABANDONED				/* another has to lead */
+} CheckResult;
+
+extern void feed_joint_check_startup(MemoryContext parent);
+
+/* That commit, which has feeds looked at, may not be visible yet. */
+extern void feed_note_unseen(TransactionId xid);
+
+/* The text of the subscriber is analysed: let others wait for the answer. */
+extern void feed_lead_check(Feed *feed, const Subscriber *subscriber);
+
+/* There is an answer, or none.  Nothing is done if nobody is led. */
+extern void feed_end_check(Feed *feed, CheckResult result, bool full);
+
+/*
+ * Wait for somebody else's answer, or take it: then subscribers have been
+ * checked, if not all of them.
+ */
+extern bool feed_follow_check(Feed *feed, const Subscriber *subscriber);
+
+/* Go on without it. */
+extern void feed_leave_check(Feed *feed);
 
 /* ---- feed_set.c ---- */
 

@@ -291,6 +291,8 @@ free_answer(RefillAnswer *answer)
 void
 feed_drop_refill(Feed *feed)
 {
+	feed_end_check(feed, CHECK_ABANDONED, false);
+	feed_leave_check(feed);
 	if (feed->ticket != 0)
 		refill_forget(feed_pool, feed->ticket);
 	feed->ticket = 0;

@@ -30,6 +30,7 @@
 #include "compat.h"
 #include "conversion.h"
 #include "depend.h"
+#include "fingerprint.h"
 #include "flatten.h"
 #include "groups.h"
 #include "identity.h"
@@ -87,6 +88,7 @@ typedef struct Arguments
 {
 	int			count;
 	Const	  **values;
+	List	   *places;			/* where they are in the text */
 } Arguments;
 
 static Node *
@@ -108,6 +110,7 @@ substitute_arguments_mutator(Node *node, Arguments *arguments)
 		Assert(value->consttype == param->paramtype);
 		value->constcollid = param->paramcollid;
 		value->location = param->location;
+		arguments->places = lappend_int(arguments->places, param->location);
 		return (Node *) value;
 	}
 	return expression_tree_mutator(node, substitute_arguments_mutator,
@@ -156,12 +159,17 @@ argument_value(ParseState *pstate, int number, Oid type, char *literal)
 					 typbyval);
 }
 
+/*
+ * *places are those of arguments in the text; false in *fixed if what values
+ * they have depends on the catalogs.
+ */
 static Query *
-analyze_statement(ParseState *pstate, RawStmt *raw, int nargs, char **args)
+analyze_statement(ParseState *pstate, RawStmt *raw, int nargs, char **args,
+				  List **places, bool *fixed)
 {
 	Oid		   *types = NULL;
 	int			ntypes = 0;
-	Arguments	arguments;
+	Arguments	arguments = {0};
 	RawStmt    *written = copyObject(raw);	/* analysis scribbles on raw */
 	Query	   *query;
 
@@ -179,11 +187,16 @@ analyze_statement(ParseState *pstate, RawStmt *raw, int nargs, char **args)
 
 	arguments.count = nargs;
 	arguments.values = palloc(sizeof(Const *) * nargs);
+	*fixed = true;
 	for (int i = 0; i < nargs; i++)
+	{
 		arguments.values[i] = argument_value(pstate, i + 1, types[i], args[i]);
-
-	return query_tree_mutator(query, substitute_arguments_mutator, &arguments,
-							  0);
+		*fixed &= is_independent_input(types[i]);
+	}
+	query = query_tree_mutator(query, substitute_arguments_mutator, &arguments,
+							   0);
+	*places = arguments.places;
+	return query;
 }
 
 /*
@@ -398,6 +411,8 @@ analyze(const char *sql, int nargs, char **args)
 	RangeTblEntry *rte;
 	FlatQuery	flat;
 	Relation	rel;
+	List	   *places;
+	bool		fixed;
 	bool		ordered;
 	int			nordered;
 	int			location;
@@ -407,7 +422,7 @@ analyze(const char *sql, int nargs, char **args)
 	check_statement(pstate, raw);
 	location = table_location(raw);
 	find_written_schemas(result, raw);
-	source = analyze_statement(pstate, raw, nargs, args);
+	source = analyze_statement(pstate, raw, nargs, args, &places, &fixed);
 	if (is_grouped(source))
 		source = take_groups(pstate, source, result);
 	else
@@ -435,12 +450,15 @@ analyze(const char *sql, int nargs, char **args)
 	/* now that the row is complete, also with the columns of the identity */
 	rewritten = rewrite_query(source);
 	check_permissions(rewritten);
+	result->fingerprint = query_fingerprint(rewritten, places);
 	flat = flatten_query(pstate, rewritten, rte->relid, location);
 	fill_quals(result, pstate, source, flat.quals);
 	fill_targetlist(result, pstate, source, flat.targetlist);
 	fill_sort(result, source);
 	result->inert = is_inert_query(result);
 	find_dependencies(result, table_name(raw), source, rewritten);
+	if (result->functions || !fixed)
+		result->fingerprint = 0;
 
 	free_parsestate(pstate);
 	if (!ordered && !result->unranked)

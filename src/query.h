@@ -91,6 +91,7 @@ typedef struct TopnQuery
 	bool		any_name;		/* others may matter, too */
 	bool		functions;		/* a function could be replaced */
 	uint64		definitions;	/* hash of those of functions and types */
+	uint64		fingerprint;	/* see fingerprint.c; 0: it says nothing */
 
 	Query	   *source;			/* as analysed, not yet rewritten; NULL after
 								 * query_from_text */
@@ -148,6 +149,9 @@ extern TupleDesc query_row_desc(const TopnQuery *query);
  */
 extern char *query_to_text(const TopnQuery *query);
 extern TopnQuery *query_from_text(const char *text);
+
+/* The fingerprint of the query in such a text. */
+extern uint64 query_text_fingerprint(const char *text);
 
 /* The part of such a text that says what the query means. */
 extern const char *query_text_of_meaning(const char *text);

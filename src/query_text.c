@@ -101,13 +101,20 @@ query_to_text(const TopnQuery *query)
 							  make_int64(query->offset),
 							  make_int64(query->limit));
 	dependencies = lappend(dependencies, query->names);
-	return psprintf("%s\n%s", nodeToString(dependencies),
+	return psprintf(UINT64_FORMAT " %s\n%s", query->fingerprint,
+					nodeToString(dependencies),
 					nodeToString(list_make5(numbers, oids, names,
 											list_make2(make_int64(query->nties),
 													   make_int64(query->definitions)),
 											list_make3(query->quals,
 													   query->targetlist,
 													   query->ranks))));
+}
+
+uint64
+query_text_fingerprint(const char *text)
+{
+	return strtou64(text, NULL, 10);
 }
 
 /* The second line. */
@@ -127,7 +134,7 @@ static void
 read_dependencies(TopnQuery *query, const char *text)
 {
 	char	   *line = pnstrdup(text, query_text_of_meaning(text) - 1 - text);
-	List	   *parts = castNode(List, stringToNode(line));
+	List	   *parts = castNode(List, stringToNode(strchr(line, ' ')));
 
 	query->depends = linitial(parts);
 	query->shadows = lsecond(parts);
@@ -212,6 +219,7 @@ query_from_text(const char *text)
 	query->targetlist = lsecond(trees);
 	query->ranks = lthird(trees);
 	query->source = NULL;
+	query->fingerprint = query_text_fingerprint(text);
 	read_dependencies(query, text);
 	return query;
 }

@@ -164,6 +164,7 @@ recheck(const Invalidation *invalidation)
 	bool		partitions;
 	dlist_iter	iter;
 
+	feed_catalog_changes++;
 	if (names)
 		feed_name_changes++;
 	dlist_foreach(iter, template_list())

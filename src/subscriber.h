@@ -40,6 +40,8 @@ typedef struct Subscriber
 								 * see Window */
 	bool		reset;			/* the next batch is a reset */
 	bool		unchecked;		/* its text, see feed->recheck */
+	uint64		fingerprint;	/* of its text when it was analysed; 0: not
+								 * known */
 	History    *history;
 
 	int64		seq;

@@ -572,6 +572,80 @@ change 'only roles and schemas that matter have queries looked at' => sub {
 	  'DROP ROLE reader, readers, visitors, guest';
 };
 
+change 'queries of one text are looked at together' => sub {
+	my $stops = LiveTopn::RefillStops->new(server);
+	my $gate = $stops->BEFORE_LOCK;
+	my $of = 'SELECT id, score FROM items WHERE grp = $1 ORDER BY score DESC, id LIMIT 3';
+	my @names = map { "g$_" } 1 .. 5;
+	my $waiting = sub {
+		writer->selectrow_array('SELECT refills FROM topn_worker');
+	};
+
+	base_table();
+	run q{UPDATE items SET grp = 'g' || id % 5 + 1};
+	for my $name (@names)
+	{
+		subscribe $name => $of,
+		  args => [$name],
+		  truth => 'SELECT row_to_json(q) FROM (' . $of =~ s/\$1/'$name'/r . ') q';
+	}
+	server->set('live_topn.debug_refill_stops' => 'on');
+
+	for my $case (
+		[ 'a column is added', 'ALTER TABLE items ADD more int' ],
+		[
+			'the one that leads goes away', 'GRANT SELECT ON items TO PUBLIC',
+			q{SELECT unsubscribe_topn('g1')}
+		],
+		[
+			'more changes meanwhile', 'CREATE INDEX ON items (score)',
+			'ALTER TABLE items DROP more'
+		])
+	{
+		my ($what, $ddl, @more) = @$case;
+
+		$stops->hold($gate);
+		run $ddl, 'UPDATE items SET score = score + 1';
+		$stops->wait_for($gate);
+		poll_until(sub { $waiting->() == 1 }, 'all to wait for one');
+		is($waiting->(), 1, "$what: one is analysed");
+		run @more;
+		$stops->release($gate);
+		if ($what =~ /goes away/)
+		{
+			session->forget('g1');
+			shift @names;
+		}
+		equals_query $_ for @names;
+	}
+	server->set('live_topn.debug_refill_stops' => undef);
+};
+
+change 'queries of one text mean something else one by one' => sub {
+	my $of = q{grp = CASE WHEN $1 = 1 THEN 'a'::name ELSE current_user END::text};
+
+	base_table();
+	run 'CREATE ROLE reader LOGIN', 'GRANT SELECT ON items TO reader',
+	  q{UPDATE items SET grp = CASE id % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'reader' ELSE 'lector' END};
+	my $his = server->session('postgres', user => 'reader');
+	$his->dbh->do("SELECT subscribe_topn('SELECT id FROM items WHERE '
+		|| \$1 || ' ORDER BY id LIMIT 2', 'w' || n, args => ARRAY[n::text])
+		FROM generate_series(1, 3) n", undef, $of);
+	$his->dbh->do('SELECT topn_sync()');
+	run 'ALTER ROLE reader RENAME TO lector';
+	$his->dbh->do('SELECT topn_sync()');
+	for my $n (1 .. 3)
+	{
+		is( writer->selectrow_array(
+				"SELECT string_agg(value->'row' ->> 'id', ' ')
+				 FROM topn_snapshot('w$n'), jsonb_array_elements(rows::jsonb)"),
+			$n == 1 ? '3 6' : '2 5', "with $n");
+	}
+	$his->dbh->do('SELECT unsubscribe_topn(name) FROM topn_subscriptions');
+	$his->dbh->disconnect;
+	run 'DROP OWNED BY lector', 'DROP ROLE lector';
+};
+
 change 'policies change' => sub {
 	base_table();
 	run 'CREATE ROLE reader LOGIN', 'GRANT SELECT ON items TO reader',
