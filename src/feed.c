@@ -23,6 +23,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "feed_private.h"
 #include "intern.h"
 #include "route.h"
@@ -449,6 +450,9 @@ feed_set_query(Feed *feed, const char *text)
 static void
 inherit(Feed *split, Feed *feed, const Subscriber *subscriber)
 {
+	/* outside of a transaction it is made to fail */
+	char	   *text = feed->template && IsTransactionState() ?
+	template_text(feed->template, feed->params) : NULL;
 	MemoryContext caller = MemoryContextSwitchTo(split->context);
 
 	split->events = copy_events_of(feed, subscriber);
@@ -457,9 +461,12 @@ inherit(Feed *split, Feed *feed, const Subscriber *subscriber)
 		split->error = pstrdup(feed->error);
 	if (feed->hint)
 		split->hint = pstrdup(feed->hint);
-	if (feed->template)
+	if (feed->template && feed->template->shared)
 		set_template(split, template_share(feed->template, feed->params,
 										   &split->params));
+	else if (text)
+		set_template(split, template_acquire(subscriber->row, text,
+											 &split->params));
 	MemoryContextSwitchTo(caller);
 	split->recheck = subscriber->unchecked;
 	split->replaying = feed->replaying;

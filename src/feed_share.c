@@ -12,8 +12,8 @@
  *
  * When such a feed has caught up and published all, it and the host hold rows
  * of the same relation at the same place of the log.  Then its subscribers
- * pass to the host, which holds as much as the one needs that reaches
- * furthest, and it goes.  What subscribers see is the same before and after.
+ * pass to the host, and it goes; or the other way round, if it holds more.
+ * What subscribers see is the same before and after.
  *
  * With a throttle that is so only for a moment, when held back results come
  * out.  Those with the same throttle form a share of their own, and a new one
@@ -112,7 +112,7 @@ hash_share(const Feed *feed, const ShareKey *key)
 {
 	uint64		hash = template_params_hash(feed->template, feed->params);
 
-	hash = hash_combine64(hash, PointerGetDatum(feed->template));
+	hash = hash_combine64(hash, feed->template->hash);
 	hash = hash_combine64(hash, key->throttle_ms * 2 + key->unlimited);
 	return hash_combine64(hash, key->offset);
 }
@@ -120,8 +120,7 @@ hash_share(const Feed *feed, const ShareKey *key)
 static bool
 may_share(const Feed *feed)
 {
-	return feed->template && feed->template->shared &&
-		!feed->query->unranked;
+	return feed->template && !feed->query->unranked;
 }
 
 static bool
@@ -139,7 +138,7 @@ has_query(const Share *share, const Feed *feed)
 										   unconstify(dlist_head *,
 													  &share->feeds));
 
-	return other->template == feed->template &&
+	return template_is_equal(feed->template, other->template) &&
 		template_params_equal(feed->template, other->params, feed->params);
 }
 
@@ -359,7 +358,8 @@ feed_share_rows(Feed *feed)
 static bool
 is_at_rest(const Feed *feed)
 {
-	return has_rows(feed) && !feed->behind && feed->covered == 0 &&
+	return has_rows(feed) && feed->covered == 0 &&
+		place_in_log(feed) == feed_position->commit.no &&
 		!feed->held && !feed->resized && feed->unseen == NIL &&
 		feed->events == NIL && !feed_is_short(feed);
 }
@@ -370,26 +370,6 @@ goes_further(const Window *a, const Window *b)
 	if (a->end == WINDOW_COMPLETE || b->end == WINDOW_COMPLETE)
 		return b->end != WINDOW_COMPLETE;
 	return row_compare(a->set->format, a->high, b->high) > 0;
-}
-
-/* Each gets the windows of the other, which are at the same place. */
-static void
-exchange_windows(Feed *a, Feed *b)
-{
-	WindowSet  *windows = a->windows;
-
-	feed_drop_refill(a);
-	feed_drop_refill(b);
-	a->windows = b->windows;
-	b->windows = windows;
-	a->windows->params = a->params;
-	b->windows->params = b->params;
-	window_set_give(a->windows, a);
-	window_set_give(b->windows, b);
-	cushion_shift(&a->cushion,
-				  (int64) a->windows->nrows - (int64) b->windows->nrows);
-	cushion_shift(&b->cushion,
-				  (int64) b->windows->nrows - (int64) a->windows->nrows);
 }
 
 /*
@@ -429,12 +409,8 @@ merge(Feed *host, const void *arg)
 	Feed	   *feed = unconstify(void *, arg);
 	int64		offset = host->offset;
 	int64		limit = host->limit;
-	bool		further = !host->share->key.one_page &&
-		goes_further(feed->windows->only, host->windows->only);
 
 	feed_share_leave(feed);
-	if (further)
-		exchange_windows(host, feed);
 	keep_counters(&host->counters, &feed->counters);
 	host->windows->loaded = Max(host->windows->loaded,
 								feed->windows->loaded);
@@ -442,7 +418,7 @@ merge(Feed *host, const void *arg)
 	while (feed->nsubscribers > 0)
 		pass_to(host, feed_first(feed));
 	feed_end(feed);
-	if (further || host->offset != offset || host->limit != limit)
+	if (host->offset != offset || host->limit != limit)
 	{
 		window_touch(host->windows->only, NULL);
 		feed_settle_windows(host);
@@ -485,6 +461,44 @@ wait_for_host(Feed *feed)
 	feed_activate(feed);
 }
 
+/* Can they become one?  Rows of pending batches live with their template. */
+static bool
+can_merge(const Feed *host, const Feed *feed)
+{
+	return feed != host && feed->loaded && !feed->wanted &&
+		(feed->pending == 0 || feed->template == host->template) &&
+		is_at_rest(host) && is_at_rest(feed);
+}
+
+/* Let the one be the host whose windows go furthest. */
+static void
+choose_host(Feed *host, const void *arg)
+{
+	Share	   *share = host->share;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &share->feeds)
+	{
+		Feed	   *feed = dlist_container(Feed, share_node, iter.cur);
+
+		if (can_merge(share->host, feed) && can_merge(feed, share->host) &&
+			goes_further(feed->windows->only, share->host->windows->only))
+			share->host = feed;
+	}
+}
+
+static bool
+has_guest(const Share *share)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, unconstify(dlist_head *, &share->feeds))
+		if (can_merge(share->host,
+					  dlist_container(Feed, share_node, iter.cur)))
+			return true;
+	return false;
+}
+
 static void
 merge_share(Share *share)
 {
@@ -493,18 +507,23 @@ merge_share(Share *share)
 
 	if (host == NULL)
 		return;
+	if (!share->key.one_page && has_guest(share))
+	{
+		feed_run_safely(host, choose_host, NULL);
+		if (host->share != share)
+			return;				/* after an error */
+		host = share->host;
+	}
 	dlist_foreach_modify(iter, &share->feeds)
 	{
 		Feed	   *feed = dlist_container(Feed, share_node, iter.cur);
 
-		if (!feed_wants_merge(feed))
-			continue;
-		if (is_at_rest(host) && is_at_rest(feed) && !feed->wanted)
+		if (can_merge(host, feed))
 			feed_run_safely(host, merge, feed);
-		else
+		else if (feed_wants_merge(feed))
 			wait_for_host(feed);
 		if (host->share != share)
-			return;				/* after an error */
+			return;
 	}
 }
 

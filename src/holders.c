@@ -226,12 +226,6 @@ holders_leave(Holders *holders, uint32 number)
 	holders->free_owner = number + 1;
 }
 
-void
-holders_give(Holders *holders, uint32 number, void *owner)
-{
-	holders->owners[number].owner = owner;
-}
-
 uint32
 holders_add(Holders *holders, uint32 hash, uint32 owner)
 {

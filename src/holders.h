@@ -19,9 +19,6 @@ extern void holders_free(Holders *holders);
 extern uint32 holders_enter(Holders *holders, void *owner);
 extern void holders_leave(Holders *holders, uint32 holder);
 
-/* His rows are another's from now on. */
-extern void holders_give(Holders *holders, uint32 holder, void *owner);
-
 /*
  * Somebody holds a row whose identity has that hash; returns the place that
  * holders_remove wants.

@@ -155,6 +155,13 @@ template_share(Template *template, ParamListInfo params, ParamListInfo *copy)
 	return template;
 }
 
+bool
+template_is_equal(const Template *a, const Template *b)
+{
+	return a == b || (!a->shared && !b->shared && a->hash == b->hash &&
+					  strcmp(a->key, b->key) == 0);
+}
+
 uint64
 template_params_hash(const Template *template, ParamListInfo params)
 {
@@ -255,6 +262,12 @@ make_key(const SubscriptionRow *row, const TopnQuery *query)
 	return key.data;
 }
 
+static uint64
+hash_key(const char *key)
+{
+	return hash_bytes_extended((const unsigned char *) key, strlen(key), 0);
+}
+
 static Template *
 find_template(uint64 hash, const char *key)
 {
@@ -294,7 +307,7 @@ cut_text(Template *template)
 }
 
 static Template *
-make_template(const TopnQuery *query, List *constants)
+make_template(const TopnQuery *query, List *constants, const char *key)
 {
 	MemoryContext context = AllocSetContextCreate(template_context,
 												  "live_topn template",
@@ -303,6 +316,8 @@ make_template(const TopnQuery *query, List *constants)
 	Template   *template = palloc0(sizeof(Template));
 
 	template->context = context;
+	template->key = pstrdup(key);
+	template->hash = hash_key(key);
 	dlist_init(&template->feeds);
 	template->rows = AllocSetContextCreate(context, "live_topn rows",
 										   ALLOCSET_SMALL_SIZES);
@@ -323,15 +338,13 @@ make_template(const TopnQuery *query, List *constants)
 }
 
 static void
-share(Template *template, uint64 hash, const char *key)
+share(Template *template)
 {
 	bool		found;
 	TemplateEntry *entry;
 
 	template->shared = true;
-	template->hash = hash;
-	template->key = MemoryContextStrdup(template->context, key);
-	entry = hash_search(templates, &hash, HASH_ENTER, &found);
+	entry = hash_search(templates, &template->hash, HASH_ENTER, &found);
 	template->next = found ? entry->first : NULL;
 	entry->first = template;
 }
@@ -347,30 +360,24 @@ template_acquire(const SubscriptionRow *row, const char *text,
 	TopnQuery  *query;
 	List	   *constants = NIL;
 	Template   *template = NULL;
+	char	   *key;
 
 	MemoryContextSwitchTo(scratch);
 	query = query_from_text(text);
 	if (query->inert)
-	{
-		char	   *key;
-		uint64		hash;
-
 		query->quals = (List *) take_constants((Node *) query->quals,
 											   &constants);
-		key = make_key(row, query);
-		hash = hash_bytes_extended((const unsigned char *) key, strlen(key),
-								   0);
-		template = find_template(hash, key);
-		if (template == NULL)
-		{
-			template = make_template(query, constants);
-			share(template, hash, key);
-		}
-		else
-			query_add_dependencies(template->query, text, template->context);
-	}
+	key = make_key(row, query);
+	if (query->inert)
+		template = find_template(hash_key(key), key);
+	if (template)
+		query_add_dependencies(template->query, text, template->context);
 	else
-		template = make_template(query, NIL);
+	{
+		template = make_template(query, constants, key);
+		if (query->inert)
+			share(template);
+	}
 	template->refs++;
 
 	MemoryContextSwitchTo(caller);

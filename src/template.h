@@ -22,9 +22,9 @@ typedef struct Template
 	MemoryContext rows;			/* for rows and windows.  Those of a template
 								 * that is not shared go with it. */
 	bool		shared;
-	uint64		hash;
-	struct Template *next;		/* with the same hash */
-	char	   *key;
+	char	   *key;			/* query, owner and settings */
+	uint64		hash;			/* of that */
+	struct Template *next;		/* with the same hash, if it is shared */
 	int			refs;
 	dlist_node	node;			/* among all templates */
 	dlist_head	feeds;			/* by their template_node, see feed.c */
@@ -56,6 +56,9 @@ extern void template_release(Template *template);
 /* Another reference, and a copy of values in CurrentMemoryContext. */
 extern Template *template_share(Template *template, ParamListInfo params,
 								ParamListInfo *copy);
+
+/* Is it the same query, of the same owner and under the same settings? */
+extern bool template_is_equal(const Template *a, const Template *b);
 
 /* Of one template: are the values the same? */
 extern bool template_params_equal(const Template *template, ParamListInfo a,

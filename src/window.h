@@ -151,9 +151,6 @@ extern void window_set_free(WindowSet *set);
 extern void window_set_watch(WindowSet *set, Holders *holders, void *owner);
 extern void window_set_unwatch(WindowSet *set);
 
-/* If they are told, the rows are held by another owner from now on. */
-extern void window_set_give(WindowSet *set, void *owner);
-
 /* The window of a row's group, or NULL. */
 extern Window *window_set_find(WindowSet *set, const Row *row);
 

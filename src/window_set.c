@@ -256,13 +256,6 @@ window_set_unwatch(WindowSet *set)
 	set->holders = NULL;
 }
 
-void
-window_set_give(WindowSet *set, void *owner)
-{
-	if (set->holders)
-		holders_give(set->holders, set->holder, owner);
-}
-
 Size
 window_set_bytes(const WindowSet *set)
 {

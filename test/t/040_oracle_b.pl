@@ -54,8 +54,7 @@ my $server = LiveTopn::Server->start('oracle_b',
 	conf => "deadlock_timeout = 20ms
 autovacuum = off
 "
-	  . "live_topn.slice_offset = 2
-live_topn.group_memory = $group_memory
+	  . "live_topn.group_memory = $group_memory
 ");
 my $dbh = $server->connect;
 my @trace;    # of the replay: commits, results, batches
@@ -113,6 +112,7 @@ sub play_round
 		'live_topn.debug_refill_delay' => $random->pick(0, 5, 20, 100),
 		'live_topn.checkpoint_interval' =>
 		  $deadly ? $random->pick(qw(1ms 10ms 100ms 1min)) : '1min',
+		'live_topn.slice_offset' => $random->pick(2, 2, 1000),
 		'live_topn.debug_abandon' => 'on',
 		'live_topn.request_timeout' => '2min');
 	my $played = eval {

@@ -440,6 +440,51 @@ for my $identity (qw(DEFAULT FULL))
 }
 server->set('live_topn.group_memory' => '256MB');
 
+scenario 'sharing', 'expressions that can fail' => sub {
+	my $computed = 'SELECT id, 1000 / score AS share, upper(name) AS name FROM items
+		WHERE score > 0 ORDER BY name COLLATE "en-x-icu" DESC, score DESC, id';
+
+	items;
+	run q{ALTER TABLE items ADD name text DEFAULT 'x'};
+	subscribe a => "$computed LIMIT 3";
+	subscribe b => "$computed LIMIT 30", limit => 30;
+	subscribe c => "$computed LIMIT 3", throttle => '20 ms';
+	subscribe d => "$computed LIMIT 3", throttle => '20 ms';
+	share 2, qw(a b c d);
+	run map { "UPDATE items SET score = 5000 + $_ WHERE id = $_" } 1 .. 5;
+	reads qw(a b c d);
+	run 'DELETE FROM items WHERE id > 150';
+	subscribe e => "$computed LIMIT 5", limit => 5;
+	run q{UPDATE items SET name = 'y' WHERE id = 7};
+	share 3, qw(a b e);
+	reads qw(a b c d e);
+
+	writer->begin_work;
+	run 'UPDATE items SET score = 9000 WHERE id = 9';
+	writer->do("SELECT topn_move('b', 60, 3)");
+	writer->commit;
+	session->turn_to('b', "SELECT row_to_json(q) FROM ($computed LIMIT 3 OFFSET 60) q");
+	run 'UPDATE items SET score = 9100 WHERE id = 10';
+	reads qw(a b e);
+	share 2, qw(a e);
+	share 1, 'b';
+
+	session->client($_)->take_batches for qw(a e);
+	run q{ALTER TABLE items ADD CHECK (score IS NOT NULL)};
+	run 'CREATE FUNCTION fails(int) RETURNS int IMMUTABLE LANGUAGE sql AS $$ SELECT 1 / ($1 - 77) $$';
+	subscribe f => 'SELECT id, fails(score) AS f FROM items ORDER BY id LIMIT 3';
+	subscribe g => 'SELECT id, fails(score) AS f FROM items ORDER BY id LIMIT 2', limit => 2;
+	share 2, qw(f g);
+	run 'UPDATE items SET score = 77 WHERE id = 1';
+	wait_for_state $_, 'error' for qw(f g);
+	saw $_ => 'error' for qw(f g);
+	run 'UPDATE items SET score = 78 WHERE id = 1';
+	wait_for_state $_, 'live' for qw(f g);
+	run 'UPDATE items SET score = 79 WHERE id = 1';
+	reads qw(a b e f g);
+	share 2, qw(f g);
+};
+
 scenario 'sharing', 'a reset is of one' => sub {
 	items;
 	subscribe a => "$top LIMIT 3";
