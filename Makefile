@@ -64,6 +64,7 @@ OBJS = \
 	src/feed_share.o \
 	src/feed_slice.o \
 	src/holders.o \
+	src/huge.o \
 	src/pool.o \
 	src/predicate.o \
 	src/span.o \

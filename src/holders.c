@@ -19,6 +19,7 @@
 
 #include "compat.h"
 #include "holders.h"
+#include "huge.h"
 #include "utils/memutils.h"
 
 #define CHUNK_HOLDERS	1024
@@ -75,14 +76,10 @@ static void
 make_buckets(Holders *holders, uint32 n)
 {
 	holders->nbuckets = n;
-	holders->buckets = MemoryContextAllocExtended(holders->context,
-												  sizeof(uint32) * (Size) n,
-												  MCXT_ALLOC_HUGE |
-												  MCXT_ALLOC_ZERO);
-	holders->filters = MemoryContextAllocExtended(holders->context,
-												  sizeof(uint16) * (Size) n,
-												  MCXT_ALLOC_HUGE |
-												  MCXT_ALLOC_ZERO);
+	holders->buckets = huge_alloc0(holders->context,
+								   sizeof(uint32) * (Size) n);
+	holders->filters = huge_alloc0(holders->context,
+								   sizeof(uint16) * (Size) n);
 }
 
 Holders *

@@ -13,6 +13,7 @@
 #include "access/nbtree.h"
 #include "compat.h"
 #include "executor/executor.h"
+#include "huge.h"
 #include "optimizer/optimizer.h"
 #include "predicate.h"
 #include "shape.h"
@@ -47,9 +48,22 @@ typedef struct ValueEntry
 #define SH_HASH_KEY(tb, key) key
 #define SH_EQUAL(tb, a, b) ((a) == (b))
 #define SH_SCOPE static inline
+#define SH_USE_NONDEFAULT_ALLOCATOR
 #define SH_DECLARE
 #define SH_DEFINE
 #include "lib/simplehash.h"
+
+static inline void *
+values_allocate(values_hash *hash, Size size)
+{
+	return huge_alloc0(hash->ctx, size);
+}
+
+static inline void
+values_free(values_hash *hash, void *array)
+{
+	pfree(array);
+}
 
 /* The row that is looked for, by its values. */
 typedef struct ShapeSearch

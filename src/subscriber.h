@@ -22,10 +22,10 @@ typedef struct Subscriber
 	/* see feed_lease.c */
 	pairingheap_node lease_node;
 	dlist_node	renewed_node;
-	bool		renewed;		/* the end is not as it was saved */
 	dlist_node	session_node;	/* unless orphaned, if it has a session */
 	TimestampTz lease_end;		/* 0: no lease */
 	bool		orphaned;		/* its session has ended */
+	bool		renewed;		/* the end is not as it was saved */
 
 	uint64		text_hash;		/* of query, arguments and owner */
 
