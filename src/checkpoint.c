@@ -128,16 +128,47 @@ header_is_valid(const CheckpointHeader *header)
 
 /* ---- writing ---- */
 
+#ifdef USE_ASSERT_CHECKING
+/* Are all that are not marked dirty as they were saved? */
+static bool
+are_clean(void)
+{
+	HASH_SEQ_STATUS status;
+	Subscriber *subscriber;
+
+	subscriber_scan(&status);
+	while ((subscriber = subscriber_scan_next(&status)) != NULL)
+	{
+		if (!subscriber->announced || subscriber->feed->dirty ||
+			subscriber->saved_checksum == record_checksum(subscriber))
+			continue;
+		elog(WARNING, "subscription \"%s\" has changed unmarked",
+			 subscriber->row->name);
+		hash_seq_term(&status);
+		return false;
+	}
+	return true;
+}
+#endif
+
+/* The record is as the subscriber is. */
+static void
+note_saved(Subscriber *subscriber, off_t bytes)
+{
+	file_live += bytes - subscriber->saved_bytes;
+	subscriber->saved_bytes = bytes;
+#ifdef USE_ASSERT_CHECKING
+	subscriber->saved_checksum = record_checksum(subscriber);
+#endif
+}
+
 static void
 put_record(FileWriter *writer, Subscriber *subscriber, RecordKind kind)
 {
 	off_t		start = writer_position(writer);
-	off_t		bytes;
 
 	record_put(writer, subscriber, kind);
-	bytes = writer_position(writer) - start;
-	file_live += bytes - subscriber->saved_bytes;
-	subscriber->saved_bytes = bytes;
+	note_saved(subscriber, writer_position(writer) - start);
 }
 
 /*
@@ -148,12 +179,11 @@ put_record(FileWriter *writer, Subscriber *subscriber, RecordKind kind)
 static int64
 put_subscribers(FileWriter *writer, const Feed *feed, bool unannounced)
 {
-	RecordKind	kind = RECORD_FEED;
+	RecordKind	kind = record_has_windows(feed) ? RECORD_FEED :
+		RECORD_NOTHING;
 	int64		n = 0;
 	dlist_iter	iter;
 
-	if (!feed->loaded || feed->error || feed->forget)
-		kind = RECORD_NOTHING;
 	dlist_foreach(iter, unconstify(dlist_head *, &feed->subscribers))
 	{
 		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);
@@ -309,6 +339,7 @@ bool
 checkpoint_save(XLogRecPtr restart)
 {
 	Assert(deliver_pending() == 0);
+	Assert(are_clean());
 	if ((file_end == 0 || is_mostly_garbage() || !append_dirty()) &&
 		!save_all(restart))
 		return false;
@@ -486,9 +517,6 @@ restore_all(Loader *loader, bool useless)
 
 		if (last == NULL || last->at != start || subscriber == NULL)
 			continue;
-		subscriber->saved_bytes = reader->at - start;
-		file_live += subscriber->saved_bytes;
-
 		counting.lease_end = last->lease_end;
 		if (useless)
 			counting.feed.query_text = NULL;
@@ -496,6 +524,7 @@ restore_all(Loader *loader, bool useless)
 		/* when the header was moved nothing had concerned it since */
 		counting.feed.lsn = Max(counting.feed.lsn, loader->header.restart);
 		feed_restore(subscriber, &counting);
+		note_saved(subscriber, reader->at - start);
 	}
 }
 

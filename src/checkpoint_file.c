@@ -44,7 +44,7 @@ static void
 write_buffer(FileWriter *writer)
 {
 	errno = 0;
-	if (writer->error == 0 &&
+	if (writer->file >= 0 && writer->error == 0 &&
 		FileWrite(writer->file, writer->buffer, writer->used, writer->end,
 				  wait_event(WAIT_CHECKPOINT_FILE)) != writer->used)
 		writer->error = errno ? errno : ENOSPC;

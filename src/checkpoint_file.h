@@ -12,7 +12,7 @@
 /* Writes on from some place of a file; survives the end of a transaction. */
 typedef struct FileWriter
 {
-	File		file;
+	File		file;			/* less than 0: only checksums are of interest */
 	off_t		end;			/* written up to there */
 	pg_crc32c	crc;			/* of the record so far */
 	int			error;			/* errno of the first failure; 0: none */

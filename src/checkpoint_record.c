@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 #include "checkpoint_record.h"
-#include "feed.h"
 #include "utils/memutils.h"
 
 /* ---- writing ---- */
@@ -69,13 +68,11 @@ put_dropped(FileWriter *writer, const WindowSet *set)
 }
 
 /*
- *	int64 lsn
  *	query as text
  *	int64 1, rows before and low, if they are counted; or 0
  *	int64 others; number of dropped groups, each; rows of their results
  *	number of windows, each
  *	int64 recheck, number of unseen xids, each
- *	int64 covered, from, commit: xid, start, lsn, time
  */
 static void
 put_feed(FileWriter *writer, const Feed *feed)
@@ -85,7 +82,6 @@ put_feed(FileWriter *writer, const Feed *feed)
 	Window	   *window;
 	ListCell   *lc;
 
-	writer_put_int(writer, feed_exact_lsn(feed));
 	text = template_text(feed->template, feed->params);
 	writer_put_bytes(writer, text, strlen(text));
 	pfree(text);
@@ -105,6 +101,14 @@ put_feed(FileWriter *writer, const Feed *feed)
 	writer_put_int(writer, list_length(feed->unseen));
 	foreach(lc, feed->unseen)
 		writer_put_int(writer, lfirst_oid(lc));
+}
+
+/*
+ *	int64 covered, from, commit: xid, start, lsn, time
+ */
+static void
+put_covered(FileWriter *writer, const Feed *feed)
+{
 	writer_put_int(writer, feed->covered);
 	writer_put_int(writer, feed->from);
 	writer_put_int(writer, feed->commit.xid);
@@ -114,27 +118,61 @@ put_feed(FileWriter *writer, const Feed *feed)
 }
 
 /*
- *	int64 id, seq, last_lsn, lease_end, offset, limit, page, reset
- *	int64 kind, as RecordKind; and the feed, if it is RECORD_FEED
+ *	int64 id, seq, last_lsn, offset, limit, page, reset
  */
-void
-record_put(FileWriter *writer, const Subscriber *subscriber, RecordKind kind)
+static void
+put_shown(FileWriter *writer, const Subscriber *subscriber)
 {
-	writer_begin_record(writer);
 	writer_put_int(writer, subscriber->id);
 	writer_put_int(writer, subscriber->seq);
 	writer_put_int(writer, subscriber->last_lsn);
-	writer_put_int(writer, subscriber->lease_end);
 	writer_put_int(writer, subscriber->offset);
 	writer_put_int(writer, subscriber->limit);
 	writer_put_int(writer, subscriber->page.skip);
 	writer_put_int(writer, subscriber->page.end);
 	writer_put_int(writer, subscriber->reset);
+}
+
+/*
+ *	what is shown
+ *	int64 lease_end
+ *	int64 kind, as RecordKind; if it is RECORD_FEED:
+ *	int64 lsn; the feed; what it covers
+ */
+void
+record_put(FileWriter *writer, const Subscriber *subscriber, RecordKind kind)
+{
+	writer_begin_record(writer);
+	put_shown(writer, subscriber);
+	writer_put_int(writer, subscriber->lease_end);
 	writer_put_int(writer, kind);
 	if (kind == RECORD_FEED)
+	{
+		writer_put_int(writer, feed_exact_lsn(subscriber->feed));
 		put_feed(writer, subscriber->feed);
+		put_covered(writer, subscriber->feed);
+	}
 	writer_end_record(writer);
 }
+
+#ifdef USE_ASSERT_CHECKING
+uint32
+record_checksum(const Subscriber *subscriber)
+{
+	const Feed *feed = subscriber->feed;
+	FileWriter	writer = {.file = -1};
+
+	writer_begin_record(&writer);
+	put_shown(&writer, subscriber);
+	if (record_has_windows(feed))
+	{
+		put_feed(&writer, feed);
+		if (feed->covered > 0)
+			put_covered(&writer, feed);
+	}
+	return writer.crc;
+}
+#endif
 
 /* ---- reading ---- */
 
@@ -219,12 +257,12 @@ record_get(FileReader *reader, MemoryContext context, SavedSubscriber *saved,
 	saved->id = reader_get_int(reader);
 	saved->seq = reader_get_int(reader);
 	saved->last_lsn = reader_get_int(reader);
-	saved->lease_end = reader_get_int(reader);
 	saved->offset = reader_get_int(reader);
 	saved->limit = reader_get_int(reader);
 	saved->page.skip = reader_get_int(reader);
 	saved->page.end = reader_get_int(reader);
 	saved->reset = reader_get_int(reader);
+	saved->lease_end = reader_get_int(reader);
 	*kind = reader_get_int(reader);
 	if (*kind == RECORD_NOTHING || *kind == RECORD_FEED)
 	{

@@ -7,7 +7,7 @@
 
 #include "checkpoint.h"
 #include "checkpoint_file.h"
-#include "subscriber.h"
+#include "feed.h"
 
 typedef enum RecordKind
 {
@@ -19,8 +19,23 @@ typedef enum RecordKind
 	RECORD_DROPPED				/* the subscription is no more */
 } RecordKind;
 
+/* Are there windows to be saved? */
+static inline bool
+record_has_windows(const Feed *feed)
+{
+	return feed->loaded && !feed->error && !feed->forget;
+}
+
 extern void record_put(FileWriter *writer, const Subscriber *subscriber,
 					   RecordKind kind);
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Of what a record would say, but for its position and the lease, which differ
+ * though nothing has concerned the feed.
+ */
+extern uint32 record_checksum(const Subscriber *subscriber);
+#endif
 
 /*
  * Read the next record; false if there is none that is intact.  *saved is what

@@ -67,6 +67,7 @@ feed_note_fingerprint(Feed *feed, const Subscriber *subscriber,
 void
 feed_uncheck_text(Feed *feed, const Subscriber *subscriber)
 {
+	feed_mark_dirty(feed);
 	mark_text(feed, subscriber, true);
 	feed->recheck = feed->query && find_unchecked(feed);
 }
@@ -106,6 +107,7 @@ feed_request_check(Feed *feed)
 	Subscriber *subscriber;
 
 	Assert(feed->ticket == 0 && feed->answer == NULL);
+	feed_mark_dirty(feed);
 	while (feed->unseen != NIL &&
 		   !TransactionIdIsInProgress(linitial_oid(feed->unseen)))
 		feed->unseen = list_delete_first(feed->unseen);
@@ -128,7 +130,6 @@ feed_request_check(Feed *feed)
 	mark_text(feed, subscriber, false);
 	feed->looks = 0;
 	feed->recheck = find_unchecked(feed) != NULL;
-	feed_mark_dirty(feed);
 	if (can_read_at_once(feed))
 		feed_request_first_rows(feed);
 	else
@@ -191,6 +192,7 @@ take_of_text(Feed *feed, void (*function) (Feed *feed, const void *arg))
 
 	/* it outlives the refill */
 	feed->answer = NULL;
+	feed_mark_dirty(feed);
 	MemoryContextSetParent(answer->context, CurTransactionContext);
 	if (!concerns_some(feed))
 		function(feed, answer);

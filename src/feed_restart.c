@@ -227,7 +227,7 @@ feed_end_replay(Feed *feed)
 	if (subscriber->announced)
 		feed_start_interval(feed);
 	if (!feed->loaded)
-		subscriber->reset = subscriber->announced;
+		feed_note_reset(subscriber, subscriber->announced);
 	else if (feed->behind)
 	{
 		feed->cursor = Max(feed->cursor, restored_cursor(feed));

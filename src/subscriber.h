@@ -48,6 +48,9 @@ typedef struct Subscriber
 	XLogRecPtr	last_lsn;		/* of the last batch */
 	bool		announced;		/* clients may know the result at seq */
 	Size		saved_bytes;	/* of its record in the checkpoint; 0: none */
+#ifdef USE_ASSERT_CHECKING
+	uint32		saved_checksum;
+#endif
 	int64		published;		/* by an earlier worker; -1: nothing */
 	XLogRecPtr	published_lsn;	/* its result is as of this commit */
 
