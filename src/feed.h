@@ -357,6 +357,12 @@ extern void feed_answer(RefillAnswer *answer);
 extern bool feed_advance_all(void);
 
 /*
+ * After that, and once batches are out: of feeds with the same query that are
+ * at rest then, one stays, for all their subscribers.
+ */
+extern void feed_merge_all(void);
+
+/*
  * Has a feed become ready that feed_advance_all has not looked at since?  It
  * has to, before the worker sleeps.
  */

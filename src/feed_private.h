@@ -348,12 +348,8 @@ extern void feed_share_loaded(Feed *feed);
  */
 extern bool feed_share_rows(Feed *feed);
 
-/*
- * The feed has had a turn.  After all turns, those that are at rest then pass
- * all their subscribers on to a feed of the same query, and go.
- */
+/* The feed has had a turn: perhaps feed_merge_all is of use. */
 extern void feed_share_note(Feed *feed);
-extern void feed_share_merge_all(void);
 
 /* Does it want to go, but has to wait? */
 extern bool feed_wants_merge(const Feed *feed);

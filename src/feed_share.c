@@ -528,7 +528,7 @@ merge_share(Share *share)
 }
 
 void
-feed_share_merge_all(void)
+feed_merge_all(void)
 {
 	while (!dlist_is_empty(&had_turn))
 	{

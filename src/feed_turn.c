@@ -408,7 +408,6 @@ feed_advance_all(void)
 				unready(feed);
 		}
 	}
-	feed_share_merge_all();
 	return more;
 }
 

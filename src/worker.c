@@ -529,6 +529,7 @@ run(const char *slot_name)
 		if (!is_replaying())
 			feed_end_leases();
 		publish();
+		feed_merge_all();
 		maybe_abandon();
 		if (!more)
 			deliver_flush();
@@ -549,7 +550,7 @@ run(const char *slot_name)
 		}
 		if (is_stuck())
 			wait_stuck();
-		if (more)
+		if (more || feed_any_fresh())
 			continue;
 		if (subscriber_count() == 0)
 		{

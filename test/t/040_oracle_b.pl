@@ -238,7 +238,7 @@ sub write_and_watch
 			push @{ $watched->{$name}{snapshots} },
 			  [ $seq, $lsn, LiveTopn::Session::snapshot_entries($rows) ];
 		}
-		watch($session, $generator, $random, $watched)
+		watch($session, $generator, $random, $watched, $deadly)
 		  if $random->chance(5) && keys %$watched < 8;
 		kill_worker() if $deadly && $random->chance(40);
 		for my $pid (keys %running)
