@@ -558,11 +558,9 @@ take_copy(Feed *split, const void *arg)
 {
 	const Feed *feed = arg;
 
-	if (!window_set_is_lost(feed->windows))
-	{
-		window_set_copy(split->windows, feed->windows);
-		cushion_shift(&split->cushion, split->windows->nrows);
-	}
+	/* of rows that are lost, too, there is what clients know of them */
+	window_set_copy(split->windows, feed->windows);
+	cushion_shift(&split->cushion, split->windows->nrows);
 	route_join(split);
 	feed_share_join(split);
 	if (split->loaded && feed_page_is_far(split))

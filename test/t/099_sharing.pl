@@ -210,6 +210,36 @@ scenario 'sharing', 'a page moves too far to share' => sub {
 	share 2, qw(a b);
 };
 
+# Rows of one partition go with all others: all is read again.
+for my $filter ('score > 0', 'score / 2 > 0')
+{
+	scenario 'sharing', "rows are lost as a page moves too far, $filter" => sub {
+		my $rows = "SELECT id, score FROM items WHERE $filter
+			ORDER BY score DESC, id";
+
+		run 'CREATE TABLE items (id int PRIMARY KEY, score int)
+				PARTITION BY RANGE (id)',
+		  'CREATE TABLE items_1 PARTITION OF items
+				FOR VALUES FROM (0) TO (150)',
+		  'CREATE TABLE items_2 PARTITION OF items
+				FOR VALUES FROM (150) TO (500)',
+		  map({ "ALTER TABLE $_ REPLICA IDENTITY FULL" }
+			qw(items items_1 items_2)),
+		  'INSERT INTO items SELECT g, g FROM generate_series(1, 300) g';
+		subscribe a => "$rows LIMIT 3";
+		subscribe b => "$rows LIMIT 3", limit => 3;
+		share 2, qw(a b);
+		writer->begin_work;
+		run 'TRUNCATE items_2';
+		writer->do(q{SELECT topn_move('b', "offset" => 120)});
+		writer->commit;
+		session->turn_to('b',
+			"SELECT row_to_json(q) FROM ($rows LIMIT 3 OFFSET 120) q");
+		is(session->difference('b'), undef, 'b has moved');
+		equals_query 'a';
+	};
+}
+
 scenario 'sharing', 'a page far from the start, with the same one' => sub {
 	my $far = sub {
 		my ($offset, $limit) = @_;
