@@ -13,7 +13,8 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#define SUBSCRIBER_BLOCK_SIZE	1024	/* usually all that it takes */
+/* usually all that it takes, as long as a Subscriber fits into 256 bytes */
+#define SUBSCRIBER_BLOCK_SIZE	1024
 
 typedef struct SubscriberEntry
 {

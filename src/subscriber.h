@@ -32,6 +32,7 @@ typedef struct Subscriber
 	MemoryContext context;		/* holds all of this */
 	SubscriptionRow *row;		/* as of the last commit decoded */
 	bool		dropped;		/* freed once its batches are out */
+	bool		announced;		/* clients may know the result at seq */
 	int			pending;		/* batches that wait for delivery */
 
 	int64		offset;			/* as of the feed's cursor, see topn_move */
@@ -46,7 +47,6 @@ typedef struct Subscriber
 
 	int64		seq;
 	XLogRecPtr	last_lsn;		/* of the last batch */
-	bool		announced;		/* clients may know the result at seq */
 	Size		saved_bytes;	/* of its record in the checkpoint; 0: none */
 #ifdef USE_ASSERT_CHECKING
 	uint32		saved_checksum;
