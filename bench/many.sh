@@ -12,7 +12,7 @@
 # SUBSCRIPTIONS	  how many, one number after the other (1 100 10000 100000)
 # RANGES		  subscriptions in case c (10000)
 # SINGLE		  subscriptions that are made in a transaction each (10000)
-# TXNS			  one-row transactions of a round (50000)
+# TXNS			  one-row transactions of a round (200000)
 # ROUNDS		  per case; medians are reported (3)
 #
 set -eu
@@ -23,7 +23,7 @@ cd "$(dirname "$0")/.."
 SUBSCRIPTIONS=${SUBSCRIPTIONS:-1 100 10000 100000}
 RANGES=${RANGES:-10000}
 SINGLE=${SINGLE:-10000}
-TXNS=${TXNS:-50000}
+TXNS=${TXNS:-200000}
 ROUNDS=${ROUNDS:-3}
 TENANTS=$(echo "$SUBSCRIPTIONS" | tr ' ' '\n' | sort -g | tail -n 1)
 [ "$TENANTS" -ge 1000 ] || TENANTS=1000
