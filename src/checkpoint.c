@@ -8,9 +8,10 @@
  * of each counts.  What is not up to date is found in WAL, from the slot's
  * position on, so that each feed may be as of another time.
  *
- * A checkpoint appends records of the feeds that have changed, and then moves
- * the header on: the others are as they were saved at the new position, too,
- * since nothing has concerned them meanwhile.  The whole file is written anew
+ * A checkpoint appends records of the feeds that have changed, and of the
+ * leases that were renewed, and then moves the header on: the others are as
+ * they were saved at the new position, too, since nothing has concerned them
+ * meanwhile.  The whole file is written anew
  * when more than half of it is of no use any more.
  *
  * A first result is known to clients long before the next checkpoint, and
@@ -56,9 +57,15 @@ typedef struct CheckpointHeader
 	XLogRecPtr	restart;
 	int64		nrecords;		/* that are intact, at least */
 	Oid			dboid;
-	uint32		collations;		/* what collation_versions was */
+	uint32		collations;		/* what hash_collation_versions was */
 	pg_crc32c	crc;			/* of the fields above */
 } CheckpointHeader;
+
+typedef union HeaderSector
+{
+	CheckpointHeader header;
+	char		bytes[HEADER_SIZE];
+} HeaderSector;
 
 /* Where to append records to the file; 0: it is of no use. */
 static off_t file_end;
@@ -81,7 +88,7 @@ checkpoint_path(char *path, Oid dboid)
  * rows of a window may have to be in another order.
  */
 static uint32
-collation_versions(void)
+hash_collation_versions(void)
 {
 	static const char providers[] = {COLLPROVIDER_LIBC, COLLPROVIDER_ICU};
 	uint32		hash = 0;
@@ -214,12 +221,11 @@ count_announced(void)
 static void
 put_header(FileWriter *writer, XLogRecPtr restart, int64 nrecords)
 {
-	char		sector[HEADER_SIZE] = {0};
+	HeaderSector sector = {.bytes = {0}};
 
-	fill_header((CheckpointHeader *) sector, restart, nrecords,
-				collation_versions());
+	fill_header(&sector.header, restart, nrecords, hash_collation_versions());
 	writer_begin_record(writer);
-	writer_put(writer, sector, HEADER_SIZE);
+	writer_put(writer, sector.bytes, HEADER_SIZE);
 }
 
 /* There is another file in its place. */
@@ -376,14 +382,14 @@ checkpoint_flush(void)
 static bool
 move_header(int fd, XLogRecPtr restart)
 {
-	char		sector[HEADER_SIZE];
-	CheckpointHeader *header = (CheckpointHeader *) sector;
+	HeaderSector sector;
 
 	errno = 0;
-	if (pg_pread(fd, sector, HEADER_SIZE, 0) != HEADER_SIZE)
+	if (pg_pread(fd, sector.bytes, HEADER_SIZE, 0) != HEADER_SIZE)
 		return false;
-	fill_header(header, restart, file_records, header->collations);
-	return pg_pwrite(fd, sector, HEADER_SIZE, 0) == HEADER_SIZE &&
+	fill_header(&sector.header, restart, file_records,
+				sector.header.collations);
+	return pg_pwrite(fd, sector.bytes, HEADER_SIZE, 0) == HEADER_SIZE &&
 		pg_fsync(fd) == 0;
 }
 
@@ -449,10 +455,10 @@ loader_init(Loader *loader)
 static bool
 get_header(Loader *loader)
 {
-	char		sector[HEADER_SIZE];
+	HeaderSector sector;
 
-	reader_get(&loader->reader, sector, HEADER_SIZE);
-	memcpy(&loader->header, sector, sizeof(CheckpointHeader));
+	reader_get(&loader->reader, sector.bytes, HEADER_SIZE);
+	loader->header = sector.header;
 	return !loader->reader.failed && header_is_valid(&loader->header);
 }
 
@@ -546,7 +552,7 @@ load(Loader *loader, const char *path, XLogRecPtr confirmed)
 		return CHECKPOINT_USELESS;
 	}
 	ours = confirmed <= loader->header.restart;
-	sorted = loader->header.collations == collation_versions();
+	sorted = loader->header.collations == hash_collation_versions();
 	restore_all(loader, !ours || !sorted);
 	if (!ours || !sorted)
 		file_end = 0;

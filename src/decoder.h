@@ -11,7 +11,7 @@
 #include "utils/relcache.h"
 
 /*
- * What the decoder calls, in the order of the log, in a transaction that is
+ * What the decoder calls, in the order of the log, in a subtransaction that is
  * always rolled back and under historic catalogs: no queries, no writes, and
  * what is to be kept is copied.
  */

@@ -25,8 +25,9 @@ max_memory(void)
 	return feed_result_memory_kb * (Size) 1024;
 }
 
-bool
-feed_is_too_large(const Feed *feed)
+/* Is more held than may be? */
+static bool
+is_too_large(const Feed *feed)
 {
 	return window_set_memory(feed->windows) > max_memory() ||
 		feed->windows->nrows > MAX_HELD_ROWS;
@@ -93,12 +94,12 @@ feed_relax(Feed *feed)
 bool
 feed_fit(Feed *feed)
 {
-	if (!feed_is_too_large(feed))
+	if (!is_too_large(feed))
 		return true;
 	feed_shed(feed);
-	if (feed_is_too_large(feed) && can_tighten(feed))
+	if (is_too_large(feed) && can_tighten(feed))
 		tighten(feed);
-	return !feed_is_too_large(feed);
+	return !is_too_large(feed);
 }
 
 char *
@@ -204,7 +205,7 @@ feed_change_bound(void)
 			feed->retry_at = feed->barred_until;
 			feed_activate(feed);
 		}
-		else if (feed->loaded && !feed->replaying && feed_is_too_large(feed))
+		else if (feed->loaded && !feed->replaying && is_too_large(feed))
 			too_large = lappend(too_large, feed);
 	}
 

@@ -19,8 +19,9 @@
 
 int			feed_group_memory_kb = 256 * 1024;
 
-bool
-feed_can_drop(const Feed *feed)
+/* Are groups that nobody has touched for long dropped when memory is short? */
+static bool
+can_drop(const Feed *feed)
 {
 	/* old rows may be whole only after the commit that made them so */
 	return feed->query->ngroups > 0 && !feed->query->keyless && feed->full &&
@@ -72,7 +73,8 @@ feed_drop_idle(Feed *feed)
 	uint64		n = window_set_count(set);
 	uint64		rows = set->nrows;
 
-	if (bytes <= most || !feed_can_drop(feed) || feed->wanted || feed_needs_reset(feed))
+	if (bytes <= most || !can_drop(feed) || feed->wanted ||
+		feed_needs_reset(feed))
 		return;
 	/* so many that this need not be done again soon */
 	n -= Min(n, (double) n * most / bytes * 7 / 8);
@@ -81,8 +83,9 @@ feed_drop_idle(Feed *feed)
 	feed_mark_dirty(feed);
 }
 
-bool
-feed_lacks_groups(const Feed *feed)
+/* Does the feed need all groups, and has not all of them? */
+static bool
+lacks_groups(const Feed *feed)
 {
 	return feed->windows && window_set_is_partial(feed->windows) &&
 		(feed_needs_reset(feed) || feed->wanted || !feed->full);
@@ -92,7 +95,7 @@ bool
 feed_reads_all_groups(const Feed *feed)
 {
 	/* those that wait are read by themselves */
-	return feed_lacks_groups(feed) &&
+	return lacks_groups(feed) &&
 		feed->windows->ndropped > feed->windows->nwaiting;
 }
 
@@ -101,7 +104,7 @@ feed_is_waiting(const Feed *feed, const Window *window)
 {
 	return !window->set->only &&
 		(window->work->nadded > 0 || window->work->nremoved > 0 ||
-		 feed_lacks_groups(feed));
+		 lacks_groups(feed));
 }
 
 uint64

@@ -86,10 +86,7 @@ extern void feed_drop_events(Feed *feed);
 
 /* ---- feed_bound.c ---- */
 
-/* Is more held than may be? */
-extern bool feed_is_too_large(const Feed *feed);
-
-/* The same after what need not be held was dropped: then false. */
+/* Drop what need not be held, if too much is; false if too much is left. */
 extern bool feed_fit(Feed *feed);
 
 /* What rows that are read may take. */
@@ -386,16 +383,10 @@ extern bool feed_page_is_far(const Feed *feed);
 
 /* ---- feed_drop.c ---- */
 
-/* Are groups that nobody has touched for long dropped when memory is short? */
-extern bool feed_can_drop(const Feed *feed);
-
-/* Drop some, if it is. */
+/* Drop groups that nobody has touched for long, if memory is short. */
 extern void feed_drop_idle(Feed *feed);
 
-/* Does the feed need all groups, and has not all of them? */
-extern bool feed_lacks_groups(const Feed *feed);
-
-/* Are they read together? */
+/* Does the feed need all groups, has not all, and are they read together? */
 extern bool feed_reads_all_groups(const Feed *feed);
 
 /* Does a dropped group, which is PASSING, have to be read? */

@@ -17,12 +17,14 @@
  *
  * With a throttle that is so only for a moment, when held back results come
  * out.  Those with the same throttle form a share of their own, and a new one
- * waits for the time of the host.  Whose result is read earlier parts.
+ * waits for the time of the host.  A subscriber whose result is read earlier
+ * parts from the others.
  *
  * Pages far from the start, which are slices, share only with the same page.
  * One that moves there, or from there, gets a feed of its own.  Of groups, too,
  * all show the same ranks; if the host has dropped some (window_drop.c), a new
- * feed reads its first rows itself.  Sets don't share, which need no rows.
+ * feed reads its first rows itself.  Results without LIMIT share only among
+ * themselves, and sets not at all: they need no rows.
  */
 #include "postgres.h"
 
@@ -387,7 +389,7 @@ keep_counters(FeedCounters *counters, const FeedCounters *others)
 	counters->work_time = Max(counters->work_time, others->work_time);
 }
 
-/* He knows the result at rest, in whichever windows. */
+/* Clients know the result of both feeds, which is the same. */
 static void
 pass_to(Feed *host, Subscriber *subscriber)
 {
@@ -401,7 +403,7 @@ pass_to(Feed *host, Subscriber *subscriber)
 
 /*
  * Nothing takes memory until all subscribers show the host, so that no error
- * leaves this half done.  Later ones are of the host, as any.
+ * leaves this half done.  Later errors are the host's own.
  */
 static void
 merge(Feed *host, const void *arg)

@@ -285,7 +285,7 @@ holders_prefetch(const Holders *holders, uint32 hash)
 
 void
 holders_find(Holders *holders, uint32 hash,
-			 void (*callback) (void *owner, void *arg), void *arg)
+			 void (*callback) (void *owner))
 {
 	uint32		bucket = hash & (holders->nbuckets - 1);
 	uint16		bits = filter_bits(hash);
@@ -299,7 +299,7 @@ holders_find(Holders *holders, uint32 hash,
 		Holder	   *holder = holder_at(holders, place);
 
 		if (holder->hash == hash)
-			callback(holders->owners[holder->owner].owner, arg);
+			callback(holders->owners[holder->owner].owner);
 		place = holder->next;
 	}
 }

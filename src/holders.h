@@ -31,8 +31,7 @@ extern void holders_remove(Holders *holders, uint32 place);
  * other identities may have, too.
  */
 extern void holders_find(Holders *holders, uint32 hash,
-						 void (*callback) (void *owner, void *arg),
-						 void *arg);
+						 void (*callback) (void *owner));
 
 /* holders_find is going to be called soon: ask for the memory it looks at. */
 extern void holders_prefetch(const Holders *holders, uint32 hash);

@@ -3,7 +3,7 @@
  *	  Large arrays that are read at random.
  *
  * What a read at random costs in an array of a few megabytes is mostly the way
- * to the page, several times of what the memory itself costs.  Where the
+ * to the page, several times what the memory itself costs.  Where the
  * system gives huge pages only to those who ask (madvise in
  * /sys/kernel/mm/transparent_hugepage/enabled), we do.
  */

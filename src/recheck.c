@@ -49,7 +49,7 @@ recheck_startup(const LogPosition *log_position)
 }
 
 void
-recheck_started(void)
+recheck_forget_roles(void)
 {
 	nchanged_roles = 0;
 	members_changed = false;
@@ -206,7 +206,7 @@ recheck_roles(void)
 	for (int i = 0; i < nchanged_roles; i++)
 		invalidation.names = lappend_int(invalidation.names,
 										 changed_roles[i]);
-	recheck_started();
+	recheck_forget_roles();
 	if (invalidation_has_names(&invalidation))
 		recheck(&invalidation);
 	list_free(invalidation.names);

@@ -11,8 +11,11 @@
 /* Feeds and tables are looked at as of that position. */
 extern void recheck_startup(const LogPosition *position);
 
-/* Feeds are restored, and catalog caches reset for the last time. */
-extern void recheck_started(void);
+/*
+ * All queries are looked at with the roles as they are: call it once feeds are
+ * restored, as catalog caches are reset before.
+ */
+extern void recheck_forget_roles(void);
 
 /*
  * What the last commit decoded says of the system catalogs.  Uses memory in

@@ -319,13 +319,13 @@ add_found(Feed *feed)
 }
 
 static void
-add_holder(void *owner, void *arg)
+add_holder(void *owner)
 {
 	add_found(owner);
 }
 
 static void
-add_feed_of_span(Span *span, void *arg)
+add_feed_of_span(Span *span)
 {
 	add_found(span->feed);
 }
@@ -400,7 +400,7 @@ find_holders(Route *route)
 	{
 		RouteKey   *key = dlist_container(RouteKey, node, iter.cur);
 
-		holders_find(key->holders, key->sought, add_holder, NULL);
+		holders_find(key->holders, key->sought, add_holder);
 	}
 }
 

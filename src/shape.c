@@ -436,7 +436,7 @@ shape_seek(ShapeList *list, TupleTableSlot *slot, const Bitmapset *missing)
 
 /* The spans of one value that admit the row. */
 static void
-find_of_value(const Shape *shape, ShapeCallback callback)
+find_of_value(const Shape *shape, SpanCallback callback)
 {
 	const ShapeSearch *search = &shape->search;
 	const ValueEntry *entry;
@@ -446,23 +446,22 @@ find_of_value(const Shape *shape, ShapeCallback callback)
 	entry = values_lookup(shape->by_value, search->hash);
 	if (entry && span_boundary_admits(&shape->order, &entry->last,
 									  &search->probe))
-		span_find(&shape->order, entry->root, &search->probe, callback, NULL);
+		span_find(&shape->order, entry->root, &search->probe, callback);
 }
 
 static void
-find_of_all_values(const Shape *shape, ShapeCallback callback)
+find_of_all_values(const Shape *shape, SpanCallback callback)
 {
 	values_iterator iterator;
 	ValueEntry *entry;
 
 	values_start_iterate(shape->by_value, &iterator);
 	while ((entry = values_iterate(shape->by_value, &iterator)) != NULL)
-		span_find(&shape->order, entry->root, &shape->search.probe, callback,
-				  NULL);
+		span_find(&shape->order, entry->root, &shape->search.probe, callback);
 }
 
 void
-shape_find(const ShapeList *list, ShapeCallback callback)
+shape_find(const ShapeList *list, SpanCallback callback)
 {
 	dlist_iter	iter;
 
@@ -472,7 +471,7 @@ shape_find(const ShapeList *list, ShapeCallback callback)
 
 		if (shape->by_value == NULL)
 			span_find(&shape->order, shape->root, &shape->search.probe,
-					  callback, NULL);
+					  callback);
 		else if (shape->search.equal_known)
 			find_of_value(shape, callback);
 		else

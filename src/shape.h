@@ -16,8 +16,6 @@ typedef struct ShapeList
 	dlist_head	shapes;
 } ShapeList;
 
-typedef void (*ShapeCallback) (Span *span, void *arg);
-
 extern void shape_startup(MemoryContext parent);
 
 /* The feed is to be found.  Looks up functions: needs a transaction. */
@@ -29,12 +27,12 @@ extern void shape_move(Feed *feed, const SpanBoundary *boundary);
 
 /*
  * Look for a row, of which values of some columns may be missing (offset as by
- * pull_varattnos); then call back, with NULL, for each span whose feed it may
- * concern.  Values are computed in CurrentMemoryContext, which must stay as it
- * is in between, as the slot must.
+ * pull_varattnos); then call back for each span whose feed it may concern.
+ * Values are computed in CurrentMemoryContext, which must stay as it is in
+ * between, as the slot must.
  */
 extern void shape_seek(ShapeList *list, TupleTableSlot *slot,
 					   const Bitmapset *missing);
-extern void shape_find(const ShapeList *list, ShapeCallback callback);
+extern void shape_find(const ShapeList *list, SpanCallback callback);
 
 #endif							/* LIVE_TOPN_SHAPE_H */

@@ -205,7 +205,7 @@ high_admits(const SpanOrder *order, const Span *span, const SpanProbe *probe)
 
 void
 span_find(const SpanOrder *order, Span *root, const SpanProbe *probe,
-		  void (*callback) (Span *span, void *arg), void *arg)
+		  SpanCallback callback)
 {
 	for (Span *span = root; span; span = span->right)
 	{
@@ -213,12 +213,12 @@ span_find(const SpanOrder *order, Span *root, const SpanProbe *probe,
 			(order->ranges && !high_admits(order, span->top_high, probe)))
 			return;
 		if (span->left)
-			span_find(order, span->left, probe, callback, arg);
+			span_find(order, span->left, probe, callback);
 		if (order->ranges && !low_admits(order, span, probe))
 			return;				/* nor are those to the right */
 		if ((span == span->top_boundary ||
 			 boundary_admits(order, span, probe)) &&
 			(!order->ranges || high_admits(order, span, probe)))
-			callback(span, arg);
+			callback(span);
 	}
 }

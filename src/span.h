@@ -71,9 +71,10 @@ extern bool span_boundary_admits(const SpanOrder *order,
 								 const SpanBoundary *boundary,
 								 const SpanProbe *probe);
 
+typedef void (*SpanCallback) (Span *span);
+
 /* Call back for each span that admits the row. */
 extern void span_find(const SpanOrder *order, Span *root,
-					  const SpanProbe *probe,
-					  void (*callback) (Span *span, void *arg), void *arg);
+					  const SpanProbe *probe, SpanCallback callback);
 
 #endif							/* LIVE_TOPN_SPAN_H */

@@ -232,7 +232,7 @@ start(MemoryContext context, const char *slot_name)
 	replay_end = request_flush_point();
 	pgstat_report_activity(STATE_RUNNING, "reading saved windows");
 	restore(new_slot);
-	recheck_started();
+	recheck_forget_roles();
 	launcher_set_state(WORKER_RUNNING);
 	pgstat_report_activity(STATE_RUNNING,
 						   "decoding WAL for live_topn subscriptions");
