@@ -35,11 +35,13 @@ OBJS = \
 	src/window_copy.o \
 	src/window_drop.o \
 	src/window_set.o \
+	src/window_work.o \
 	src/rank.o \
 	src/delta.o \
 	src/delta_moves.o \
 	src/delta_ranks.o \
 	src/batch.o \
+	src/chunk.o \
 	src/commit_log.o \
 	src/reconcile.o \
 	src/refill.o \

@@ -11,8 +11,7 @@
  * serialized into one chunk of bytes; or one large commit, in chunks of its
  * own.  What is kept in memory for each commit is in its block alone: there
  * can be millions of them.  The last block, to which commits are appended, is
- * in the buffer.  Beyond the memory limit, chunks go to temporary files, each
- * of which is removed when nothing in it is needed any more.
+ * in the buffer.  Beyond the memory limit, chunks are in files (chunk.c).
  *
  * Pointers to tables are part of the serialized form; the block holds a
  * reference for each.
@@ -21,33 +20,14 @@
 
 #include "access/htup_details.h"
 #include "access/transam.h"
+#include "chunk.h"
 #include "commit_log.h"
-#include "storage/buffile.h"
 #include "storage/procarray.h"
 #include "utils/memutils.h"
 
 #define CHUNK_SIZE	(64 * 1024)
-#define SPILL_FILE_SIZE	(64 * 1024 * 1024)	/* then another one is begun */
 
 int			commit_log_memory_kb = 64 * 1024;
-
-typedef struct SpillFile
-{
-	BufFile    *file;
-	uint64		chunks;			/* in it that are needed */
-	uint64		bytes;			/* written */
-	int			end_fileno;		/* where to append */
-	off_t		end_offset;
-} SpillFile;
-
-typedef struct Chunk
-{
-	Size		size;
-	char	   *data;			/* NULL: in the file, at this place */
-	SpillFile  *file;
-	int			fileno;
-	off_t		offset;
-} Chunk;
 
 typedef struct Block
 {
@@ -87,13 +67,12 @@ struct CommitLog
 {
 	MemoryContext context;
 	MemoryContext scratch;		/* reset after each change */
+	ChunkStore *chunks;
 	Block	  **blocks;
 	uint64		nblocks;
 	uint64		max_blocks;
 	uint64		entries;
 	uint64		bytes;
-	uint64		memory;			/* of the bytes, those in memory */
-	SpillFile  *file;			/* to append to */
 
 	/* the last block, and after it the commit that is not yet finished */
 	char	   *buffer;
@@ -104,10 +83,6 @@ struct CommitLog
 	Block	   *large;			/* what of it does not fit */
 	List	   *open_tables;	/* of Table, each with a reference */
 	Size		open_bytes;
-
-	/* the chunk that was last read from a file */
-	const Chunk *cached;
-	char	   *cache;
 
 	/* a commit that was found, to go on from there */
 	Block	   *found_block;
@@ -126,6 +101,7 @@ commit_log_create(MemoryContext parent)
 	log->context = context;
 	log->scratch = AllocSetContextCreate(context, "live_topn logged change",
 										 ALLOCSET_DEFAULT_SIZES);
+	log->chunks = chunk_store_create(context);
 	log->max_blocks = 64;
 	log->blocks = MemoryContextAlloc(context,
 									 sizeof(Block *) * log->max_blocks);
@@ -134,117 +110,13 @@ commit_log_create(MemoryContext parent)
 	return log;
 }
 
-/* ---- chunks ---- */
-
-static SpillFile *
-spill_file(CommitLog *log)
-{
-	if (log->file == NULL || log->file->bytes >= SPILL_FILE_SIZE)
-	{
-		SpillFile  *file = palloc0(sizeof(SpillFile));
-
-		file->file = BufFileCreateTemp(true);
-		log->file = file;
-	}
-	return log->file;
-}
-
-static void
-spill(CommitLog *log, Chunk *chunk, const char *data)
-{
-	SpillFile  *file = spill_file(log);
-
-	if (BufFileSeek(file->file, file->end_fileno, file->end_offset,
-					SEEK_SET) != 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not seek in the commit log's file")));
-	chunk->file = file;
-	chunk->fileno = file->end_fileno;
-	chunk->offset = file->end_offset;
-	BufFileWrite(file->file, unconstify(char *, data), chunk->size);
-	BufFileTell(file->file, &file->end_fileno, &file->end_offset);
-	file->bytes += chunk->size;
-	file->chunks++;
-}
-
-static Chunk *
-make_chunk(CommitLog *log, const char *data, Size size)
-{
-	Chunk	   *chunk = palloc0(sizeof(Chunk));
-
-	chunk->size = size;
-	if (log->memory + size <= commit_log_memory_kb * (uint64) 1024)
-	{
-		chunk->data = MemoryContextAllocHuge(log->context, size);
-		memcpy(chunk->data, data, size);
-		log->memory += size;
-	}
-	else
-		spill(log, chunk, data);
-	return chunk;
-}
-
-static void
-forget_cached(CommitLog *log)
-{
-	if (log->cached)
-		pfree(log->cache);
-	log->cached = NULL;
-}
-
-static void
-free_chunk(CommitLog *log, Chunk *chunk)
-{
-	if (log->cached == chunk)
-		forget_cached(log);
-	if (chunk->data)
-	{
-		log->memory -= chunk->size;
-		pfree(chunk->data);
-	}
-	else if (--chunk->file->chunks == 0)
-	{
-		BufFileClose(chunk->file->file);
-		if (log->file == chunk->file)
-			log->file = NULL;
-		pfree(chunk->file);
-	}
-	pfree(chunk);
-}
-
-/* The bytes of a chunk, until another one is asked for. */
-static const char *
-chunk_data(CommitLog *log, const Chunk *chunk)
-{
-	if (chunk->data)
-		return chunk->data;
-	if (log->cached != chunk)
-	{
-		forget_cached(log);
-		log->cache = MemoryContextAllocHuge(log->context, chunk->size);
-		log->cached = chunk;
-		if (BufFileSeek(chunk->file->file, chunk->fileno, chunk->offset,
-						SEEK_SET) != 0 ||
-			BufFileRead(chunk->file->file, log->cache,
-						chunk->size) != chunk->size)
-		{
-			forget_cached(log);
-			ereport(ERROR,
-					(errcode_for_file_access(),
-					 errmsg("could not read the commit log's file")));
-		}
-	}
-	return log->cache;
-}
-
 /* ---- blocks ---- */
 
 /* The bytes of a block that is not large. */
 static const char *
 block_data(CommitLog *log, const Block *block)
 {
-	return block->chunks ? chunk_data(log, linitial(block->chunks)) :
+	return block->chunks ? chunk_data(log->chunks, linitial(block->chunks)) :
 		log->buffer;
 }
 
@@ -265,8 +137,8 @@ free_block(CommitLog *log, Block *block)
 
 	foreach(lc, block->chunks)
 	{
-		log->bytes -= ((Chunk *) lfirst(lc))->size;
-		free_chunk(log, lfirst(lc));
+		log->bytes -= chunk_size(lfirst(lc));
+		chunk_free(log->chunks, lfirst(lc));
 	}
 	list_free(block->chunks);
 	unref_tables(block->tables);
@@ -289,6 +161,13 @@ add_block(CommitLog *log, Block *block)
 	}
 	log->blocks[log->nblocks++] = block;
 	return block;
+}
+
+static Chunk *
+make_chunk(CommitLog *log, const char *data, Size size)
+{
+	return chunk_make(log->chunks, data, size,
+					  commit_log_memory_kb * (uint64) 1024);
 }
 
 /* The block in the buffer becomes a chunk. */
@@ -319,7 +198,7 @@ seal_large(CommitLog *log)
 		log->large->large = true;
 	}
 	log->large->chunks = lappend(log->large->chunks, chunk);
-	log->bytes += chunk->size;
+	log->bytes += chunk_size(chunk);
 	log->size = 0;
 }
 
@@ -615,11 +494,11 @@ commit_log_scan(CommitLog *log, const LoggedCommit *commit, Oid relid,
 			Chunk	   *chunk = list_nth(block->chunks,
 										 backward ? n - 1 - i : i);
 
-			goon = scan_changes(chunk_data(log, chunk), chunk->size, relid,
-								backward, callback, arg);
+			goon = scan_changes(chunk_data(log->chunks, chunk),
+								chunk_size(chunk), relid, backward, callback,
+								arg);
 		}
-	if (log->cached && log->cached->size > 4 * CHUNK_SIZE)
-		forget_cached(log);
+	chunk_store_shrink(log->chunks, 4 * CHUNK_SIZE);
 }
 
 static bool

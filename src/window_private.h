@@ -1,6 +1,6 @@
 /*
  * window_private.h
- *	  What window.c and window_set.c share with each other only.
+ *	  What the files that make up windows share with each other only.
  */
 #ifndef LIVE_TOPN_WINDOW_PRIVATE_H
 #define LIVE_TOPN_WINDOW_PRIVATE_H
@@ -31,5 +31,14 @@ extern uint32 window_hash_group(const Window *window);
 /* Take a window out of its set; and free it, which holds no rows. */
 extern void window_unlink(Window *window);
 extern void window_free(Window *window);
+
+/* Free the rows of the only window but those added since it was settled. */
+extern void window_free_old_rows(Window *window);
+
+/* The rows held now are what the next changes change. */
+extern void window_forget_changes(Window *window);
+
+/* Nothing goes on with the window any more. */
+extern void window_end_work(Window *window);
 
 #endif							/* LIVE_TOPN_WINDOW_PRIVATE_H */

@@ -6,14 +6,11 @@
  * tells its identity, and perhaps not the group that it was in.  Another one
  * has the windows by group, keyed by their rows, so that a window costs a few
  * words; whatever else it needs while it changes is there only then
- * (WindowWork).
+ * (window_work.c).
  */
 #include "postgres.h"
 
 #include "window_private.h"
-
-#define MANY_ROWS	1000		/* so many are freed at once */
-#define USES_PER_TICK	16		/* part of the windows that are touched meanwhile */
 
 /* ---- windows by group ---- */
 
@@ -127,45 +124,12 @@ window_set_create(RowFormat *format, ParamListInfo params,
 	return set;
 }
 
-/* What goes on with a window ends. */
-static void
-end_work(Window *window)
-{
-	WindowWork *work = window->work;
-
-	if (work->need != NEED_NOTHING)
-		dlist_delete(&work->need_node);
-	if (work->touched)
-		dlist_delete(&work->touched_node);
-	if (work->changed)
-		dlist_delete(&work->changed_node);
-	if (work->key)
-		row_unref(work->key);
-	if (work->removed)
-		pfree(work->removed);
-	if (work->added)
-		pfree(work->added);
-	pfree(work);
-	window->work = NULL;
-}
-
-/* One of many windows is at rest again, as nearly all of them are. */
-static void
-end_idle_work(Window *window)
-{
-	WindowWork *work = window->work;
-
-	if (window != window->set->only && work->need == NEED_NOTHING &&
-		!work->touched && !work->changed)
-		end_work(window);
-}
-
 void
 window_free(Window *window)
 {
 	Assert(window->root == NULL);
 	if (window->work)
-		end_work(window);
+		window_end_work(window);
 	if (window->low)
 		row_unref(window->low);
 	if (window->high)
@@ -191,17 +155,6 @@ free_tree(WindowSet *set, Row *row)
 		row_unref(row);
 }
 
-/* The rows held now are what the next changes change. */
-static void
-forget_changes(WindowWork *work)
-{
-	for (int i = 0; i < work->nremoved; i++)
-		row_unref(work->removed[i]);
-	for (int i = 0; i < work->nadded; i++)
-		work->added[i]->fresh = -1;
-	work->nremoved = work->nadded = 0;
-}
-
 /* Takes no memory, so that it cannot fail. */
 void
 window_set_free(WindowSet *set)
@@ -212,7 +165,7 @@ window_set_free(WindowSet *set)
 	while ((window = window_set_next(set, &position)) != NULL)
 	{
 		if (window->work)
-			forget_changes(window->work);
+			window_forget_changes(window);
 		free_tree(set, window->root);
 		window->root = NULL;
 		window_free(window);
@@ -642,9 +595,8 @@ window_set_remove(WindowSet *set, Row *row)
 				 &work->maxremoved, row);
 }
 
-/* Free the rows of the only window but those added since it was settled. */
-static void
-free_old_rows(Window *window)
+void
+window_free_old_rows(Window *window)
 {
 	WindowSet  *set = window->set;
 	WindowWork *work = window->work;
@@ -670,7 +622,7 @@ window_set_pass(WindowSet *set)
 	Window	   *window = set->only;
 
 	window_touch(window, NULL);
-	free_old_rows(window);
+	window_free_old_rows(window);
 	window_set_end(window, WINDOW_PASSING, NULL);
 }
 
@@ -716,112 +668,4 @@ window_set_find_equal(WindowSet *set, const Row *row)
 	Window	   *window = window_set_find(set, row);
 
 	return window ? window_find_equal(window, row) : NULL;
-}
-
-/* ---- work ---- */
-
-/* The clock of a set ticks so often that ages tell windows apart. */
-static void
-note_use(Window *window)
-{
-	WindowSet  *set = window->set;
-
-	if (set->by_group == NULL)
-		return;
-	window->used = set->clock;
-	if (++set->uses > set->by_group->members / USES_PER_TICK)
-	{
-		set->clock++;
-		set->uses = 0;
-	}
-}
-
-void
-window_touch(Window *window, Row *key)
-{
-	WindowSet  *set = window->set;
-	WindowWork *work = window->work;
-
-	if (work == NULL)
-	{
-		work = MemoryContextAllocZero(set->context, sizeof(WindowWork));
-		work->window = window;
-		if (set->by_group)
-			work->key = row_ref(key);
-		window->work = work;
-	}
-	if (!work->touched)
-	{
-		work->touched = true;
-		work->before_size = window_size(window);
-		note_use(window);
-		dlist_push_tail(&set->touched, &work->touched_node);
-	}
-	if (!work->changed)
-	{
-		work->changed = true;
-		dlist_push_tail(&set->changed, &work->changed_node);
-	}
-}
-
-Window *
-window_set_next_changed(WindowSet *set)
-{
-	WindowWork *work;
-
-	if (dlist_is_empty(&set->changed))
-		return NULL;
-	work = dlist_container(WindowWork, changed_node,
-						   dlist_pop_head_node(&set->changed));
-	work->changed = false;
-	return work->window;
-}
-
-void
-window_set_need(Window *window, WindowNeed need)
-{
-	WindowWork *work = window->work;
-
-	if (work->need != need)
-	{
-		if (work->need != NEED_NOTHING)
-			dlist_delete(&work->need_node);
-		work->need = need;
-		if (need != NEED_NOTHING)
-			dlist_push_tail(&window->set->needy[need], &work->need_node);
-	}
-	end_idle_work(window);
-}
-
-void
-window_settle(Window *window)
-{
-	WindowSet  *set = window->set;
-	WindowWork *work = window->work;
-
-	if (work == NULL)
-		return;
-	forget_changes(work);
-	set->passed = 0;
-	if (window->end == WINDOW_PASSING)
-	{
-		if (window == set->only && window_size(window) > MANY_ROWS)
-			free_old_rows(window);
-		while (window->root)
-			row_unref(window_take_out(window, window->root));
-	}
-	if (work->touched)
-		dlist_delete(&work->touched_node);
-	work->touched = false;
-
-	if (window != set->only && window->root == NULL &&
-		(window->end == set->others || window->end == WINDOW_PASSING) &&
-		work->need == NEED_NOTHING)
-	{
-		set->nwaiting -= window->end == WINDOW_PASSING;
-		window_unlink(window);
-		window_free(window);
-	}
-	else
-		end_idle_work(window);
 }
