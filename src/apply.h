@@ -29,9 +29,7 @@ extern uint64 apply_changes(void);
 /* Drop from the commit log what no feed needs. */
 extern void apply_trim_log(void);
 
-/*
- * WAL from here on is needed again if the worker starts anew.
- */
+/* WAL from here on is needed again if the worker starts anew. */
 extern XLogRecPtr apply_restart_lsn(void);
 
 /* Has the table of subscriptions been dropped? */

@@ -202,13 +202,19 @@ seal_large(CommitLog *log)
 	log->size = 0;
 }
 
+List *
+commit_log_drop_seen(List *xids)
+{
+	while (xids != NIL && !TransactionIdIsInProgress(linitial_oid(xids)))
+		xids = list_delete_first(xids);
+	return xids;
+}
+
 /* Is a transaction that committed in the block in the ProcArray? */
 static bool
 is_unseen(Block *block)
 {
-	while (block->unseen != NIL &&
-		   !TransactionIdIsInProgress(linitial_oid(block->unseen)))
-		block->unseen = list_delete_first(block->unseen);
+	block->unseen = commit_log_drop_seen(block->unseen);
 	return block->unseen != NIL;
 }
 

@@ -63,6 +63,12 @@ extern bool commit_log_previous(CommitLog *log, uint64 no, Oid relid,
 extern XLogRecPtr commit_log_start(const CommitLog *log);
 
 /*
+ * Of xids of commits in the order of the log, as OIDs: drop those at the start
+ * of the list that no snapshot taken from now on misses.
+ */
+extern List *commit_log_drop_seen(List *xids);
+
+/*
  * What a snapshot taken from now on may miss comes after the commit returned,
  * which is no or one before it.
  */

@@ -12,7 +12,6 @@
 
 #include "feed_private.h"
 #include "route.h"
-#include "storage/procarray.h"
 #include "utils/memutils.h"
 
 uint64		feed_name_changes;
@@ -108,9 +107,7 @@ feed_request_check(Feed *feed)
 
 	Assert(feed->ticket == 0 && feed->answer == NULL);
 	feed_mark_dirty(feed);
-	while (feed->unseen != NIL &&
-		   !TransactionIdIsInProgress(linitial_oid(feed->unseen)))
-		feed->unseen = list_delete_first(feed->unseen);
+	feed->unseen = commit_log_drop_seen(feed->unseen);
 	if (feed->unseen != NIL)
 	{
 		feed_look_again_later(feed);

@@ -9,13 +9,12 @@
  * so are theirs; otherwise each has its own analysed.
  *
  * A feed joins only if all that it has to have looked at was visible when the
- * leader asked: commits that had feeds looked at are counted, and the last ones
- * kept until they are visible.
+ * leader asked: commits that had feeds looked at are counted, and the xids of
+ * the last ones kept until they are visible.
  */
 #include "postgres.h"
 
 #include "feed_private.h"
-#include "storage/procarray.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
 
@@ -64,8 +63,7 @@ feed_joint_check_startup(MemoryContext parent)
 static bool
 is_all_seen(void)
 {
-	while (unseen != NIL && !TransactionIdIsInProgress(linitial_oid(unseen)))
-		unseen = list_delete_first(unseen);
+	unseen = commit_log_drop_seen(unseen);
 	return unseen == NIL;
 }
 

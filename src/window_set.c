@@ -139,6 +139,15 @@ window_free(Window *window)
 	pool_free(window, window->place);
 }
 
+/* Tell the holders of the set, if it has any, that it holds the row no more. */
+static void
+release_row(WindowSet *set, Row *row)
+{
+	if (row->holding != HOLDER_NONE)
+		holders_remove(set->holders, row->holding);
+	row->holding = HOLDER_NONE;
+}
+
 /* Free the rows of a tree but those added since the window was settled. */
 static void
 free_tree(WindowSet *set, Row *row)
@@ -147,9 +156,7 @@ free_tree(WindowSet *set, Row *row)
 		return;
 	free_tree(set, row->left);
 	free_tree(set, row->right);
-	if (row->holding != HOLDER_NONE)
-		holders_remove(set->holders, row->holding);
-	row->holding = HOLDER_NONE;
+	release_row(set, row);
 	row->left = row->right = NULL;
 	if (row->fresh < 0)
 		row_unref(row);
@@ -197,14 +204,8 @@ window_set_unwatch(WindowSet *set)
 	if (set->holders == NULL)
 		return;
 	for (uint32 i = 0; i < set->by_key->nbuckets; i++)
-	{
 		for (Row *row = set->by_key->buckets[i]; row; row = row->next)
-		{
-			if (row->holding != HOLDER_NONE)
-				holders_remove(set->holders, row->holding);
-			row->holding = HOLDER_NONE;
-		}
-	}
+			release_row(set, row);
 	holders_leave(set->holders, set->holder);
 	set->holders = NULL;
 }
@@ -515,9 +516,7 @@ count_out(WindowSet *set, Row *row)
 	set->own_bytes -= row_own_bytes(row);
 	if (set->by_key)
 		key_map_remove(set->by_key, row);
-	if (row->holding != HOLDER_NONE)
-		holders_remove(set->holders, row->holding);
-	row->holding = HOLDER_NONE;
+	release_row(set, row);
 }
 
 void
