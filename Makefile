@@ -51,6 +51,7 @@ OBJS = \
 	src/evaluate.o \
 	src/cushion.o \
 	src/feed.o \
+	src/feed_state.o \
 	src/feed_turn.o \
 	src/feed_watch.o \
 	src/feed_log.o \

@@ -85,7 +85,7 @@ typedef struct Feed
 	/* see feed_share.c */
 	struct Share *share;		/* NULL: shares with nobody */
 	dlist_node	share_node;
-	bool		waiting;		/* for the rows of another feed */
+	bool		waiting;		/* for another feed: its rows, or its check */
 	bool		resized;		/* pages came or went: who may share, and what
 								 * is needed? */
 	struct Feed *newborn;		/* being made of it, see feed_split; or NULL */
@@ -160,13 +160,6 @@ typedef struct Feed
 	uint64		ticket;			/* 0: none */
 	Subscriber *asker;			/* whose text is analysed for it */
 	uint64		asked_at;		/* as feed_name_changes */
-
-	/* see feed_joint_check.c */
-	struct JointCheck *leads;	/* or NULL */
-	struct JointCheck *check;	/* whose follower it is; or NULL */
-	dlist_node	check_node;
-	bool		alone;			/* it has its query analysed by itself */
-	uint64		rechecked;		/* at the last feed_recheck, as ... */
 	uint64		since;			/* last commit when it was requested */
 	uint64		kept;			/* its answer may need the commits after it */
 	int			nreads;			/* 0: the query is only checked */
@@ -177,6 +170,13 @@ typedef struct Feed
 	TimestampTz barred_until;	/* and not before, see feed_watch.c */
 	int			failures;
 	int			looks;			/* for a commit to become visible, in a row */
+
+	/* see feed_joint_check.c */
+	struct JointCheck *leads;	/* or NULL */
+	struct JointCheck *check;	/* whose follower it is; or NULL */
+	dlist_node	check_node;
+	bool		alone;			/* it has its query analysed by itself */
+	uint64		rechecked;		/* at which of feed_catalog_changes */
 
 	char	   *error;			/* NULL: none */
 	char	   *hint;			/* what to do about it, or NULL */
@@ -206,9 +206,7 @@ typedef struct LogPosition
 extern void feed_startup(MemoryContext parent, CommitLog *log,
 						 RefillPool *pool, const LogPosition *position);
 
-/*
- * Give a subscription that was found what was saved of it.
- */
+/* Give a subscription that was found what was saved of it. */
 extern void feed_restore(Subscriber *subscriber,
 						 const SavedSubscriber *saved);
 

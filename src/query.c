@@ -400,6 +400,28 @@ notice_order(const TopnQuery *query)
 					names.data)));
 }
 
+/* Find the table, and from it the identity, which becomes part of the row. */
+static void
+take_table(TopnQuery *result, ParseState *pstate, Query *source, int location)
+{
+	int			nordered = list_length(source->sortClause);
+	Query	   *rewritten = rewrite_query(source);
+	FlatQuery	flat;
+	Relation	rel;
+
+	check_permissions(rewritten);
+	flat = flatten_query(pstate, rewritten, only_rte(source)->relid, location);
+	check_table(pstate, flat.rte, location);
+	result->relid = flat.rte->relid;
+	result->unranked = nordered == 0 && result->limit == NO_LIMIT &&
+		result->offset == 0;
+	rel = table_open(result->relid, NoLock);
+	append_identity(pstate, result, source, flat.targetlist, rel, location);
+	table_close(rel, NoLock);
+	if (result->rank != RANK_ROWS)
+		result->nties = Min(nordered, list_length(source->sortClause));
+}
+
 static TopnQuery *
 analyze(const char *sql, int nargs, char **args)
 {
@@ -408,13 +430,10 @@ analyze(const char *sql, int nargs, char **args)
 	RawStmt    *raw;
 	Query	   *source;
 	Query	   *rewritten;
-	RangeTblEntry *rte;
 	FlatQuery	flat;
-	Relation	rel;
 	List	   *places;
 	bool		fixed;
 	bool		ordered;
-	int			nordered;
 	int			location;
 
 	pstate->p_sourcetext = sql;
@@ -429,29 +448,15 @@ analyze(const char *sql, int nargs, char **args)
 		take_limits(pstate, source, result);
 	source->queryId = 0;		/* what we run is another query */
 
-	/* find the table, and from it the identity */
-	rte = only_rte(source);
-	rewritten = rewrite_query(source);
-	check_permissions(rewritten);
-	flat = flatten_query(pstate, rewritten, rte->relid, location);
-	check_table(pstate, flat.rte, location);
-	result->relid = flat.rte->relid;
-	rel = table_open(result->relid, NoLock);
 	ordered = source->sortClause != NIL;
-	nordered = list_length(source->sortClause);
-	result->unranked = !ordered && result->limit == NO_LIMIT &&
-		result->offset == 0;
-	append_identity(pstate, result, source, flat.targetlist, rel, location);
-	if (result->rank != RANK_ROWS)
-		result->nties = Min(nordered, list_length(source->sortClause));
-	table_close(rel, NoLock);
+	take_table(result, pstate, source, location);
 	result->source = source;
 
 	/* now that the row is complete, also with the columns of the identity */
 	rewritten = rewrite_query(source);
 	check_permissions(rewritten);
 	result->fingerprint = query_fingerprint(rewritten, places);
-	flat = flatten_query(pstate, rewritten, rte->relid, location);
+	flat = flatten_query(pstate, rewritten, only_rte(source)->relid, location);
 	fill_quals(result, pstate, source, flat.quals);
 	fill_targetlist(result, pstate, source, flat.targetlist);
 	fill_sort(result, source);
