@@ -279,9 +279,7 @@ detach(Subscriber *subscriber)
 		return;
 	if (feed->asker == subscriber)
 	{
-		if (feed_is_checking(feed))
-			feed_uncheck_text(feed, subscriber);
-		feed_drop_refill(feed);
+		feed_give_up_refill(feed);
 		feed_activate(feed);
 	}
 	before = feed_reach(feed->offset, feed->limit);

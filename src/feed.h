@@ -159,7 +159,7 @@ typedef struct Feed
 	/* the refill under way */
 	uint64		ticket;			/* 0: none */
 	Subscriber *asker;			/* whose text is analysed for it */
-	uint64		asked_at;		/* as feed_name_changes */
+	uint64		asked_at;		/* as feed_catalog_changes */
 	uint64		since;			/* last commit when it was requested */
 	uint64		kept;			/* its answer may need the commits after it */
 	int			nreads;			/* 0: the query is only checked */
@@ -309,10 +309,7 @@ extern void feed_commit(Feed *feed);
  */
 extern void feed_recheck(Feed *feed, bool reload);
 
-/* How often have roles or schemas changed? */
-extern uint64 feed_name_changes;
-
-/* How often has feed_recheck been called for whom it concerned? */
+/* How many commits have changed catalogs, or roles of other databases? */
 extern uint64 feed_catalog_changes;
 
 /*

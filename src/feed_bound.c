@@ -60,7 +60,7 @@ tighten(Feed *feed)
 	cushion_tighten(&feed->cushion, feed_must_hold_rows(feed));
 	feed->tight_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													TIGHT_MS);
-	feed_drop_refill(feed);
+	feed_give_up_refill(feed);
 	while (feed->windows &&
 		   (window = window_set_next(feed->windows, &position)) != NULL)
 	{
@@ -155,7 +155,7 @@ feed_fail_too_large(Feed *feed)
 	}
 
 	/* the others may do without the rows that only some need */
-	feed_drop_refill(feed);
+	feed_give_up_refill(feed);
 	dlist_foreach_modify(iter, &feed->subscribers)
 	{
 		Subscriber *subscriber = dlist_container(Subscriber, node, iter.cur);

@@ -14,8 +14,6 @@
 #include "route.h"
 #include "utils/memutils.h"
 
-uint64		feed_name_changes;
-
 /* Somebody whose text may mean something else, or NULL. */
 static Subscriber *
 find_unchecked(const Feed *feed)
@@ -69,6 +67,26 @@ feed_uncheck_text(Feed *feed, const Subscriber *subscriber)
 	feed_mark_dirty(feed);
 	mark_text(feed, subscriber, true);
 	feed->recheck = feed->query && find_unchecked(feed);
+}
+
+void
+feed_give_up_refill(Feed *feed)
+{
+	if (feed_is_checking(feed))
+		feed_uncheck_text(feed, feed->asker);
+	feed_drop_refill(feed);
+}
+
+void
+feed_look_again(Feed *feed, uint64 asked_at)
+{
+	dlist_iter	iter;
+
+	if (asked_at == feed_catalog_changes)
+		return;
+	dlist_foreach(iter, &feed->subscribers)
+		dlist_container(Subscriber, node, iter.cur)->unchecked = true;
+	feed->recheck = true;
 }
 
 /*
@@ -165,6 +183,7 @@ take_query(Feed *feed, const void *arg)
 	feed_set_query(feed, answer->query_text);
 	feed_note_fingerprint(feed, feed_first(feed), answer->query_text);
 	feed_note_full(feed, answer->full);
+	feed_look_again(feed, answer->asked_at);
 	feed_start_passing(feed);
 }
 
@@ -213,13 +232,6 @@ take_of_text(Feed *feed, void (*function) (Feed *feed, const void *arg))
 void
 feed_take_check(Feed *feed)
 {
-	/* it may not know yet which names matter that have changed since */
-	if (feed->asked_at != feed_name_changes)
-	{
-		feed_uncheck_text(feed, feed->asker);
-		feed_drop_refill(feed);
-		return;
-	}
 	if (feed->query == NULL || feed->answer->status == REFILL_CHANGED)
 	{
 		take_of_text(feed, take_query);
@@ -231,8 +243,16 @@ feed_take_check(Feed *feed)
 		bool		same = query_text_fingerprint(feed->answer->query_text) ==
 		feed->asker->fingerprint;
 
-		query_add_dependencies(feed->query, feed->answer->query_text,
-							   feed->template->context);
+		if (query_add_dependencies(feed->query, feed->answer->query_text,
+								   feed->template->context))
+			feed->template->depends_at = feed_catalog_changes;
+
+		/* what it turns out to depend on may have changed since */
+		if (feed->asked_at < feed->template->depends_at)
+		{
+			feed_give_up_refill(feed);
+			return;
+		}
 		feed_end_check(feed, same ? CHECK_CONFIRMED : CHECK_REFUTED,
 					   feed->answer->full);
 		feed_note_fingerprint(feed, feed->asker, feed->answer->query_text);
@@ -253,9 +273,7 @@ feed_take_failure(Feed *feed)
 			ereport(LOG,
 					(errmsg("refill of live_topn subscription \"%s\" failed: %s",
 							feed->asker->row->name, feed->answer->error)));
-			if (feed->nreads == 0)
-				feed_uncheck_text(feed, feed->asker);
-			feed_drop_refill(feed);
+			feed_give_up_refill(feed);
 			feed_retry_later(feed);
 			break;
 		default:

@@ -217,6 +217,7 @@ take_query(Feed *feed)
 	feed->nreads = 0;
 	feed_set_query(feed, answer->query_text);
 	feed_note_fingerprint(feed, asker, answer->query_text);
+	feed_look_again(feed, answer->asked_at);
 	MemoryContextSetParent(answer->context, parent);
 	feed->answer = answer;
 	feed->asker = asker;
@@ -241,6 +242,11 @@ feed_take_answer(Feed *feed)
 	{
 		if (feed->query == NULL)
 			take_query(feed);
+		if (feed->recheck)
+		{
+			feed_drop_refill(feed);
+			return;
+		}
 		if (feed->merge_at == 0)
 		{
 			feed->counters.refill_time += feed->answer->elapsed;

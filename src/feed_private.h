@@ -264,6 +264,15 @@ extern void feed_note_fingerprint(Feed *feed, const Subscriber *subscriber,
 /* What the text means that the subscriber has is not known any more. */
 extern void feed_uncheck_text(Feed *feed, const Subscriber *subscriber);
 
+/* Drop the refill under way; a text that is being looked at is again, later. */
+extern void feed_give_up_refill(Feed *feed);
+
+/*
+ * A query has become known that was asked for then.  Catalog changes since do
+ * not tell whether they concern it: if there were any, its text is unchecked.
+ */
+extern void feed_look_again(Feed *feed, uint64 asked_at);
+
 /* What feed_answer left in feed->answer says of the query. */
 extern void feed_take_check(Feed *feed);
 extern void feed_take_failure(Feed *feed);

@@ -126,7 +126,7 @@ feed_submit(Feed *feed, Subscriber *asker, int nreads, const RefillRead *reads)
 
 	note_request(feed);
 	feed->asker = asker;
-	feed->asked_at = feed_name_changes;
+	feed->asked_at = feed_catalog_changes;
 	feed->ticket = refill_submit(feed_pool, asker->row, known,
 								 nreads > 0 ? feed_room(feed) : 0, nreads,
 								 reads);

@@ -122,7 +122,8 @@ feed_start_passing(Feed *feed)
 	if (feed_passes(feed))
 	{
 		window_set_pass(feed->windows);
-		feed_settle(feed);
+		if (!feed->recheck)
+			feed_settle(feed);
 	}
 }
 

@@ -155,6 +155,7 @@ feed_answer(RefillAnswer *answer)
 	if (feed && feed->ticket == answer->ticket)
 	{
 		feed->ticket = 0;
+		answer->asked_at = feed->asked_at;
 		feed->answer = answer;
 		feed_activate(feed);
 	}

@@ -98,5 +98,6 @@ invalidation_concerns_query(const Invalidation *invalidation,
 bool
 invalidation_concerns_error(const Invalidation *invalidation)
 {
-	return invalidation->functions || invalidation->relids != NIL;
+	return invalidation->functions || invalidation->relids != NIL ||
+		invalidation_has_names(invalidation);
 }

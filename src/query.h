@@ -165,9 +165,9 @@ extern bool query_text_equal(const char *a, const char *b);
 /*
  * Let the query, which lives in that context, also depend on what a text does
  * that means the same: one may name a view, or a schema, that the other one
- * does not.
+ * does not.  True if there are more now.
  */
-extern void query_add_dependencies(TopnQuery *query, const char *text,
+extern bool query_add_dependencies(TopnQuery *query, const char *text,
 								   MemoryContext context);
 
 #endif							/* LIVE_TOPN_QUERY_H */

@@ -147,10 +147,19 @@ read_dependencies(TopnQuery *query, const char *text)
 	pfree(line);
 }
 
-void
+static int
+count_dependencies(const TopnQuery *query)
+{
+	return list_length(query->depends) + list_length(query->shadows) +
+		list_length(query->names) + query->enums + query->functions +
+		query->any_name;
+}
+
+bool
 query_add_dependencies(TopnQuery *query, const char *text,
 					   MemoryContext context)
 {
+	int			before = count_dependencies(query);
 	TopnQuery	more;
 	MemoryContext caller;
 
@@ -163,6 +172,7 @@ query_add_dependencies(TopnQuery *query, const char *text,
 	query->enums |= more.enums;
 	query->functions |= more.functions;
 	query->any_name |= more.any_name;
+	return count_dependencies(query) > before;
 }
 
 TopnQuery *

@@ -160,13 +160,11 @@ concerns_partitions(const Invalidation *invalidation)
 static void
 recheck(const Invalidation *invalidation)
 {
-	bool		names = invalidation_has_names(invalidation);
+	bool		error = invalidation_concerns_error(invalidation);
 	bool		partitions;
 	dlist_iter	iter;
 
 	feed_catalog_changes++;
-	if (names)
-		feed_name_changes++;
 	dlist_foreach(iter, template_list())
 		recheck_template(dlist_container(Template, node, iter.cur),
 						 invalidation);
@@ -178,8 +176,7 @@ recheck(const Invalidation *invalidation)
 
 		if (has_seen(feed, invalidation))
 			continue;
-		if (names ||
-			(feed->error && invalidation_concerns_error(invalidation)))
+		if (feed->error && error)
 			feed_recheck(feed, partitions);
 		else if (partitions)
 			feed_reload_later(feed);

@@ -103,6 +103,7 @@ typedef struct RefillAnswer
 	MemoryContext context;		/* holds all of this */
 	int64		id;				/* of the subscription */
 	uint64		ticket;
+	uint64		asked_at;		/* for the feed, which see */
 	RefillStatus status;
 	uint64		nrows;
 	RefillChunk *chunks;		/* for refill_next_row */

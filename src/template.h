@@ -36,6 +36,8 @@ typedef struct Template
 	Evaluator  *evaluator;
 	BatchFormat *batch_format;
 	bool		partitioned;	/* the table is */
+	uint64		depends_at;		/* feed_catalog_changes, when more was known
+								 * that the query depends on */
 } Template;
 
 extern void template_startup(MemoryContext parent);
