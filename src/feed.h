@@ -176,7 +176,7 @@ typedef struct Feed
 	struct JointCheck *check;	/* whose follower it is; or NULL */
 	dlist_node	check_node;
 	bool		alone;			/* it has its query analysed by itself */
-	uint64		rechecked;		/* at which of feed_catalog_changes */
+	uint64		rechecked;		/* feed_catalog_changes at feed_recheck */
 
 	char	   *error;			/* NULL: none */
 	char	   *hint;			/* what to do about it, or NULL */
@@ -238,8 +238,10 @@ extern void feed_end_replay(Feed *feed);
 extern void feed_mark_dirty(Feed *feed);
 extern void feed_mark_clean(Feed *feed);
 
-/* Those that are dirty, by their dirty_node; and that all of it has been saved. */
+/* Those that are dirty, by their dirty_node. */
 extern dlist_head *feed_list_dirty(void);
+
+/* Is something not as it was saved, if only a lease?  All has been saved. */
 extern bool feed_any_dirty(void);
 extern void feed_clean(void);
 

@@ -65,6 +65,15 @@ extern void feed_forget_error(Feed *feed);
 /* May the page be empty, though the range must end somewhere? */
 extern bool feed_must_hold_rows(const Feed *feed);
 
+/* Show that part of the ordered rows. */
+extern void feed_move_page(Subscriber *subscriber, int64 offset, int64 limit);
+
+/*
+ * Forget the commits between the cursor and the last one decoded: the feed
+ * starts anew.
+ */
+extern void feed_drop_events(Feed *feed);
+
 /* ---- feed_turn.c ---- */
 
 extern void feed_turn_startup(void);
@@ -74,15 +83,6 @@ extern void feed_activate(Feed *feed);
 
 /* There is nothing to be done until the next feed_activate. */
 extern void feed_rest(Feed *feed);
-
-/* Show that part of the ordered rows. */
-extern void feed_move_page(Subscriber *subscriber, int64 offset, int64 limit);
-
-/*
- * Forget the commits between the cursor and the last one decoded: the feed
- * starts anew.
- */
-extern void feed_drop_events(Feed *feed);
 
 /* ---- feed_bound.c ---- */
 
@@ -100,6 +100,9 @@ extern void feed_fail_too_large(Feed *feed);
 
 /* May there be a cushion again? */
 extern bool feed_relax(Feed *feed);
+
+/* Has much changed that is not published yet? */
+extern bool feed_holds_much(const Feed *feed);
 
 /* ---- feed_watch.c ---- */
 
@@ -333,9 +336,6 @@ extern void feed_shed(Feed *feed);
 
 /* Begin with a query without reading rows, if it can be. */
 extern void feed_start_passing(Feed *feed);
-
-/* Has much changed that is not published yet? */
-extern bool feed_holds_much(const Feed *feed);
 
 /* ---- feed_share.c ---- */
 
