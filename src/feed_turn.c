@@ -358,16 +358,19 @@ begin_with(Feed *feed)
 		dlist_push_tail(&ready, dlist_pop_head_node(&ready));
 }
 
-bool
-feed_advance_all(void)
+static void
+shrink_stale_cushions(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	dlist_mutable_iter iter;
 	Cushion    *cushion;
-	bool		more = false;
 
 	while ((cushion = cushion_next_stale(feed_position->commit.no)) != NULL)
 		feed_shrink((Feed *) ((char *) cushion - offsetof(Feed, cushion)));
+}
+
+static void
+activate_due(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
 
 	while (!pairingheap_is_empty(timers))
 	{
@@ -379,6 +382,43 @@ feed_advance_all(void)
 		set_timer(feed, 0);
 		feed_activate(feed);
 	}
+}
+
+/* Returns whether the feed should have another turn at once. */
+static bool
+take_turn(Feed *feed)
+{
+	if (can_advance(feed))
+	{
+		instr_time	start;
+
+		INSTR_TIME_SET_CURRENT(start);
+		feed_run_safely(feed, advance, NULL);
+		feed->counters.work_time += meter_elapsed(start);
+	}
+	feed_share_note(feed);
+	note_look(feed);
+	if (can_advance(feed))
+		return true;
+	if (has_settled(feed))
+		feed_rest(feed);
+	else
+	{
+		set_timer(feed, next_time(feed));
+		if (will_be_called(feed))
+			unready(feed);
+	}
+	return false;
+}
+
+bool
+feed_advance_all(void)
+{
+	dlist_mutable_iter iter;
+	bool		more = false;
+
+	shrink_stale_cushions();
+	activate_due();
 	dlist_foreach_modify(iter, &ready)
 	{
 		Feed	   *feed = dlist_container(Feed, ready_node, iter.cur);
@@ -388,26 +428,7 @@ feed_advance_all(void)
 			begin_with(feed);
 			return true;
 		}
-		if (can_advance(feed))
-		{
-			instr_time	start;
-
-			INSTR_TIME_SET_CURRENT(start);
-			feed_run_safely(feed, advance, NULL);
-			feed->counters.work_time += meter_elapsed(start);
-		}
-		feed_share_note(feed);
-		note_look(feed);
-		if (can_advance(feed))
-			more = true;
-		else if (has_settled(feed))
-			feed_rest(feed);
-		else
-		{
-			set_timer(feed, next_time(feed));
-			if (will_be_called(feed))
-				unready(feed);
-		}
+		more |= take_turn(feed);
 	}
 	return more;
 }
