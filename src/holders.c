@@ -12,8 +12,8 @@
  * Nearly all rows that are looked for are held by nobody.  So for each chain
  * there is a Bloom filter of 16 bits, of which each hash sets two, by other
  * bits than those that choose the chain.  It is one look into memory, that can
- * be asked for ahead of time, and lets pass one of 200 hashes that are not
- * there.
+ * be asked for ahead of time, and lets pass one of 100 hashes that are not
+ * there, or of 40 just before there are twice as many chains.
  */
 #include "postgres.h"
 
