@@ -68,6 +68,18 @@ put_dropped(FileWriter *writer, const WindowSet *set)
 }
 
 /*
+ * Who restores rows that are left out takes old versions to be whole.  If they
+ * no longer are, another look at the query has the rows read.
+ */
+static bool
+needs_look(const Feed *feed)
+{
+	return feed->recheck || feed_is_checking(feed) ||
+		(!feed->full && (window_set_is_passing(feed->windows) ||
+						 window_set_is_partial(feed->windows)));
+}
+
+/*
  *	query as text
  *	int64 1, rows before and low, if they are counted; or 0
  *	int64 others; number of dropped groups, each; rows of their results
@@ -97,7 +109,7 @@ put_feed(FileWriter *writer, const Feed *feed)
 	while ((window = window_set_next(feed->windows, &position)) != NULL)
 		put_window(writer, window,
 				   feed_can_pass(feed) ? WINDOW_PASSING : window->end);
-	writer_put_int(writer, feed->recheck || feed_is_checking(feed));
+	writer_put_int(writer, needs_look(feed));
 	writer_put_int(writer, list_length(feed->unseen));
 	foreach(lc, feed->unseen)
 		writer_put_int(writer, lfirst_oid(lc));

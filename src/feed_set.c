@@ -46,6 +46,8 @@ feed_note_full(Feed *feed, bool full)
 {
 	if (full && !feed->full)
 		feed->full_at = feed_position->commit.no;
+	if (full != feed->full)
+		feed_mark_dirty(feed);
 	feed->full = full;
 	if (window_set_is_passing(feed->windows))
 		window_touch(feed->windows->only, NULL);

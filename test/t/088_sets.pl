@@ -256,6 +256,22 @@ scenario 'restart', 'it goes on where it was, without a look at the table' =>
 	equals_query 'set';
 };
 
+scenario 'restart, not full', 'rows are needed, and not there yet' => sub {
+	full_table();
+	subscribe_set set => $set;
+	my $stops = LiveTopn::RefillStops->new(server);
+
+	$stops->hold(LiveTopn::RefillStops::BEFORE_ANSWER);
+	run 'ALTER TABLE items REPLICA IDENTITY DEFAULT';
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_ANSWER);
+	server->restart_worker('postgres');
+	$stops->release_all;
+	holds set => 20;
+	run map { "UPDATE items SET score = $_ WHERE id = $_" } 1 .. 3;
+	saw set => map { "update $_" } 1 .. 3;
+	equals_query 'set';
+};
+
 scenario 'poll', 'for those who were away too long' => sub {
 	full_table();
 	run "SELECT subscribe_topn('$_->[1]', '$_->[0]', deliver => 'none')"
