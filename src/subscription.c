@@ -176,13 +176,19 @@ live_topn_subscription_changed(PG_FUNCTION_ARGS)
 
 /* ---- subscribe_topn ---- */
 
-static char *
-text_argument(FunctionCallInfo fcinfo, int n, const char *name)
+static void
+check_not_null(FunctionCallInfo fcinfo, int n, const char *name)
 {
 	if (PG_ARGISNULL(n))
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("%s must not be null", name)));
+}
+
+static char *
+text_argument(FunctionCallInfo fcinfo, int n, const char *name)
+{
+	check_not_null(fcinfo, n, name);
 	return text_to_cstring(PG_GETARG_TEXT_PP(n));
 }
 
@@ -357,6 +363,34 @@ insert_subscription(Oid relid, Datum *values, bool *isnull)
 								  values, nulls, SPI_OK_INSERT) == 1;
 }
 
+#define VALUE(column)	values[Anum_subscription_##column - 1]
+#define IS_NULL(column) nulls[Anum_subscription_##column - 1]
+
+/* With a new id, and the name, or one of our own making if that is NULL. */
+static void
+insert_named(Oid relid, const char *name, Datum *values, bool *nulls)
+{
+	Oid			sequence = subscription_object(relid, "subscription_id_seq");
+	bool		inserted;
+
+	/* a name of our own making may be taken: try the next number */
+	do
+	{
+		int64		id = nextval_internal(sequence, false);
+		const char *try = name != NULL ? name :
+		psprintf("topn_" INT64_FORMAT, id);
+
+		CHECK_FOR_INTERRUPTS();
+		VALUE(id) = Int64GetDatum(id);
+		VALUE(name) = CStringGetTextDatum(try);
+		inserted = insert_subscription(relid, values, nulls);
+	} while (!inserted && name == NULL);
+	if (!inserted)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("subscription \"%s\" already exists", name)));
+}
+
 Datum
 live_topn_subscribe(PG_FUNCTION_ARGS)
 {
@@ -369,8 +403,6 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	bool		nulls[Natts_subscription] = {0};
 	TopnQuery  *analyzed;
 	Oid			relid;
-	Oid			sequence;
-	bool		inserted;
 
 	setup_check();
 	if (!PG_ARGISNULL(1))
@@ -386,14 +418,8 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 				 errmsg("cushion must not be negative")));
 	check_positive(fcinfo, 6, "throttle");
 	check_positive(fcinfo, 7, "lease");
-	if (PG_ARGISNULL(8))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("old must not be null")));
-	if (PG_ARGISNULL(9))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("session must not be null")));
+	check_not_null(fcinfo, 8, "old");
+	check_not_null(fcinfo, 9, "session");
 	analyzed = check_query(query, args);
 	if (analyzed->unranked)
 	{
@@ -406,10 +432,6 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 	}
 
 	relid = subscription_relid();
-	sequence = subscription_object(relid, "subscription_id_seq");
-
-#define VALUE(column)	values[Anum_subscription_##column - 1]
-#define IS_NULL(column) nulls[Anum_subscription_##column - 1]
 	VALUE(owner) = ObjectIdGetDatum(GetUserId());
 	VALUE(query) = CStringGetTextDatum(query);
 	VALUE(args) = PointerGetDatum(args);
@@ -435,22 +457,7 @@ live_topn_subscribe(PG_FUNCTION_ARGS)
 		VALUE(session) = Int64GetDatum(session_number());
 	VALUE(grouped) = BoolGetDatum(analyzed->ngroups > 0);
 
-	/* A name of our own making may be taken: try the next number. */
-	do
-	{
-		int64		id = nextval_internal(sequence, false);
-		const char *try = name != NULL ? name :
-		psprintf("topn_" INT64_FORMAT, id);
-
-		CHECK_FOR_INTERRUPTS();
-		VALUE(id) = Int64GetDatum(id);
-		VALUE(name) = CStringGetTextDatum(try);
-		inserted = insert_subscription(relid, values, nulls);
-	} while (!inserted && name == NULL);
-	if (!inserted)
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("subscription \"%s\" already exists", name)));
+	insert_named(relid, name, values, nulls);
 	return VALUE(name);
 #undef VALUE
 #undef IS_NULL
