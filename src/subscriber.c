@@ -13,8 +13,13 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-/* usually all that it takes, as long as a Subscriber fits into 256 bytes */
+/* Usually all that it takes, since a Subscriber fits into 256 bytes. */
 #define SUBSCRIBER_BLOCK_SIZE	1024
+
+#ifndef USE_ASSERT_CHECKING
+StaticAssertDecl(sizeof(Subscriber) <= 256,
+				 "a Subscriber takes a chunk of 512 bytes");
+#endif
 
 typedef struct SubscriberEntry
 {
