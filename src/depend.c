@@ -16,6 +16,7 @@
 #include "access/transam.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_auth_members.h"
+#include "catalog/pg_namespace.h"
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
@@ -111,6 +112,89 @@ find_function_walker(Node *node, void *context)
 		return query_tree_walker((Query *) node, find_function_walker,
 								 context, 0);
 	return expression_tree_walker(node, find_function_walker, context);
+}
+
+/* ----- Functions and operators to come ----- */
+
+/* An argument that is not of the type that is called for? */
+static bool
+is_converted(Node *arg, Oid type)
+{
+	if (exprType(arg) != type)
+		return true;
+	if (IsA(arg, RelabelType))
+		return ((RelabelType *) arg)->relabelformat == COERCE_IMPLICIT_CAST;
+	return IsA(arg, FuncExpr) &&
+		((FuncExpr *) arg)->funcformat == COERCE_IMPLICIT_CAST;
+}
+
+/* With an array on its right, if any, what counts is the left. */
+static bool
+is_operator_exact(Oid operator, List *args, bool array)
+{
+	Oid			left;
+	Oid			right;
+
+	op_input_types(operator, &left, &right);
+	if (list_length(args) == 1)
+		return !is_converted(linitial(args), right);
+	return !is_converted(linitial(args), left) &&
+		(array || !is_converted(lsecond(args), right));
+}
+
+/*
+ * An operator of the catalog that takes just these types is always found
+ * first; where something was converted, another one could fit better.  Of
+ * functions nobody knows of which type a literal was.
+ */
+static bool
+find_call_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+	switch (nodeTag(node))
+	{
+		case T_Query:
+			return query_tree_walker((Query *) node, find_call_walker, context,
+									 0);
+		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+			if (!is_operator_exact(((OpExpr *) node)->opno,
+								   ((OpExpr *) node)->args, false))
+				return true;
+			break;
+		case T_ScalarArrayOpExpr:
+			if (!is_operator_exact(((ScalarArrayOpExpr *) node)->opno,
+								   ((ScalarArrayOpExpr *) node)->args, true))
+				return true;
+			break;
+		case T_FuncExpr:
+			if (((FuncExpr *) node)->funcformat == COERCE_EXPLICIT_CALL)
+				return true;
+			break;
+		case T_WindowFunc:
+			if (((WindowFunc *) node)->args != NIL)
+				return true;
+			break;
+		case T_Aggref:
+		case T_RowCompareExpr:
+			return true;
+		default:
+			break;
+	}
+	return expression_tree_walker(node, find_call_walker, context);
+}
+
+/* Is the catalog not searched before all others? */
+static bool
+is_catalog_late(void)
+{
+	List	   *path = fetch_search_path(true);
+	bool		late = linitial_oid(path) != PG_CATALOG_NAMESPACE;
+
+	list_free(path);
+	return late;
 }
 
 /* ----- Types ----- */
@@ -381,6 +465,8 @@ find_dependencies(TopnQuery *query, const RangeVar *relation, Query *source,
 
 	query->functions = !query->inert ||
 		find_function_walker((Node *) rewritten, NULL);
+	query->calls = is_catalog_late() ||
+		find_call_walker((Node *) source, NULL);
 	add_views(query, rewritten);
 	add_names(query, source);
 	add_shadows(query, relation, only_rte(source)->relid);

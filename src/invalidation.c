@@ -92,7 +92,7 @@ invalidation_concerns_query(const Invalidation *invalidation,
 	foreach(lc, query->shadows)
 		if (list_member_int(invalidation->relations, lfirst_int(lc)))
 			return true;
-	return invalidation->functions && query->functions;
+	return invalidation->functions && (query->functions || query->calls);
 }
 
 bool

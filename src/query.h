@@ -90,6 +90,8 @@ typedef struct TopnQuery
 								 * (AUTHOID) whose rights count */
 	bool		any_name;		/* others may matter, too */
 	bool		functions;		/* a function could be replaced */
+	bool		calls;			/* a new one, or an operator, could be meant
+								 * instead */
 	uint64		definitions;	/* hash of those of functions and types */
 	uint64		fingerprint;	/* see fingerprint.c; 0: it says nothing */
 

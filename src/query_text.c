@@ -96,8 +96,8 @@ query_to_text(const TopnQuery *query)
 	numbers = lappend_int(numbers, query->bound_exclusive);
 
 	dependencies = list_make5(query->depends, query->shadows,
-							  list_make3_int(query->enums, query->functions,
-											 query->any_name),
+							  list_make4_int(query->enums, query->functions,
+											 query->any_name, query->calls),
 							  make_int64(query->offset),
 							  make_int64(query->limit));
 	dependencies = lappend(dependencies, query->names);
@@ -141,6 +141,7 @@ read_dependencies(TopnQuery *query, const char *text)
 	query->enums = linitial_int(lthird(parts));
 	query->functions = lsecond_int(lthird(parts));
 	query->any_name = lthird_int(lthird(parts));
+	query->calls = lfourth_int(lthird(parts));
 	query->offset = get_int64(lfourth(parts));
 	query->limit = get_int64(list_nth(parts, 4));
 	query->names = list_nth(parts, 5);
@@ -152,7 +153,7 @@ count_dependencies(const TopnQuery *query)
 {
 	return list_length(query->depends) + list_length(query->shadows) +
 		list_length(query->names) + query->enums + query->functions +
-		query->any_name;
+		query->any_name + query->calls;
 }
 
 bool
@@ -172,6 +173,7 @@ query_add_dependencies(TopnQuery *query, const char *text,
 	query->enums |= more.enums;
 	query->functions |= more.functions;
 	query->any_name |= more.any_name;
+	query->calls |= more.calls;
 	return count_dependencies(query) > before;
 }
 

@@ -714,6 +714,27 @@ change 'a function of the query is replaced' => sub {
 	}
 };
 
+change 'an operator or a function fits better than that of the query' => sub {
+	base_table();
+	subscribe s => 'SELECT id FROM items WHERE score > 95.5
+		ORDER BY score, id LIMIT 3';
+	subscribe t => q{SELECT id, length('x'::varchar) FROM items
+		ORDER BY id LIMIT 3};
+	right qw(s t);
+	run 'CREATE FUNCTION above(int, numeric) RETURNS boolean LANGUAGE plpgsql
+			IMMUTABLE AS $$BEGIN RETURN $1::numeric < $2; END$$',
+	  'CREATE OPERATOR > (LEFTARG = int, RIGHTARG = numeric,
+			FUNCTION = above)';
+	right 's';
+	run 'DROP OPERATOR > (int, numeric)';
+	right 's';
+	run q{CREATE FUNCTION length(varchar) RETURNS int IMMUTABLE
+			RETURN octet_length($1) + 7};
+	right 't';
+	run 'DROP FUNCTION length(varchar)', 'DROP FUNCTION above';
+	right qw(s t);
+};
+
 change 'labels of an enum' => sub {
 	run q{CREATE TYPE mood AS ENUM ('a', 'c')},
 	  'CREATE TABLE items (id int PRIMARY KEY, m mood, many mood[])',
