@@ -7,13 +7,13 @@
  * chains that are linked both ways, since many windows may hold the same row
  * and each must be taken out without a look at the others.  Links and owners
  * are numbers, and owners are found by a hash only: a row that is held costs
- * some 24 bytes here.
+ * some 22 bytes here.
  *
  * Nearly all rows that are looked for are held by nobody.  So for each chain
- * there is a Bloom filter of 16 bits, of which each hash sets two, by other
- * bits than those that choose the chain.  It is one look into memory, that can
- * be asked for ahead of time, and lets pass one of 100 hashes that are not
- * there, or of 40 just before there are twice as many chains.
+ * there is a Bloom filter of 32 bits, of which each hash sets three.  It is one
+ * look into memory, that can be asked for ahead of time, and lets pass three of
+ * a thousand hashes that are not there, ten where chains are about to be made
+ * more: what a chain leads to has not been used for long, and takes longest.
  */
 #include "postgres.h"
 
@@ -25,7 +25,8 @@
 #define CHUNK_HOLDERS	1024
 #define FIRST_HOLDERS	16
 #define FIRST_BUCKETS	16
-#define SHORT_CHAIN		4
+#define CHAIN_LENGTH	2		/* on average, before there are more chains */
+#define SHORT_CHAIN		6
 
 typedef struct Holder
 {
@@ -46,7 +47,7 @@ struct Holders
 	MemoryContext context;
 	uint32		nbuckets;		/* a power of two */
 	uint32	   *buckets;		/* the first of each chain */
-	uint16	   *filters;		/* what may be in each chain */
+	uint32	   *filters;		/* what may be in each chain */
 	uint32		maxchunks;
 	Holder	  **chunks;			/* of CHUNK_HOLDERS each */
 	uint32		room;			/* holders in all chunks */
@@ -65,10 +66,14 @@ holder_at(const Holders *holders, uint32 place)
 	return &holders->chunks[place / CHUNK_HOLDERS][place % CHUNK_HOLDERS];
 }
 
-static inline uint16
+/* Of all bits of the hash, as its lower ones choose the chain. */
+static inline uint32
 filter_bits(uint32 hash)
 {
-	return 1 << (hash >> 28) | 1 << ((hash >> 24) & 15);
+	uint32		mixed = hash * 0x9e3779b1;
+
+	return (uint32) 1 << (mixed >> 27) | (uint32) 1 << (mixed >> 22 & 31) |
+		(uint32) 1 << (mixed >> 17 & 31);
 }
 
 /* Empty chains, so many of them. */
@@ -79,7 +84,7 @@ make_buckets(Holders *holders, uint32 n)
 	holders->buckets = huge_alloc0(holders->context,
 								   sizeof(uint32) * (Size) n);
 	holders->filters = huge_alloc0(holders->context,
-								   sizeof(uint16) * (Size) n);
+								   sizeof(uint32) * (Size) n);
 }
 
 Holders *
@@ -229,7 +234,7 @@ holders_add(Holders *holders, uint32 hash, uint32 owner)
 	uint32		place = new_place(holders);
 	Holder	   *holder = holder_at(holders, place);
 
-	if (holders->count >= holders->nbuckets &&
+	if (holders->count >= (uint64) holders->nbuckets * CHAIN_LENGTH &&
 		holders->nbuckets < PG_UINT32_MAX / 2)
 		grow(holders);
 	holder->owner = owner;
@@ -246,7 +251,7 @@ holders_add(Holders *holders, uint32 hash, uint32 owner)
 static void
 narrow_filter(Holders *holders, uint32 bucket)
 {
-	uint16		filter = 0;
+	uint32		filter = 0;
 	int			n = 0;
 
 	for (uint32 place = holders->buckets[bucket]; place != HOLDER_NONE;
@@ -288,7 +293,7 @@ holders_find(Holders *holders, uint32 hash,
 			 void (*callback) (void *owner))
 {
 	uint32		bucket = hash & (holders->nbuckets - 1);
-	uint16		bits = filter_bits(hash);
+	uint32		bits = filter_bits(hash);
 	uint32		place;
 
 	if ((holders->filters[bucket] & bits) != bits)
@@ -308,7 +313,7 @@ Size
 holders_bytes_each(const Holders *holders)
 {
 	Size		bytes = (Size) holders->room * sizeof(Holder) +
-		holders->nbuckets * (sizeof(uint32) + sizeof(uint16));
+		holders->nbuckets * 2 * sizeof(uint32);
 
 	return (bytes + holders->count - 1) / Max(holders->count, 1);
 }
