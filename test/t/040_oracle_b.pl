@@ -419,7 +419,9 @@ sub verify_commit
 
 		if ($ops eq 'reset')
 		{
-			# a TRUNCATE of nothing may be among the commits, too
+			# a TRUNCATE of nothing may be among the commits, too; with a
+			# throttle, any since the last batch may have been waiting
+			$first = $watch->{last} // '0/0' if $watch->{throttled};
 			die "$name: a reset: $batch->{json}\n"
 			  unless $may_coalesce->($batch->{from} // $first);
 			$total{resets}++;
@@ -438,6 +440,7 @@ sub verify_commit
 		  && lsn_cmp($batch->{from} // $batch->{lsn}, $open->{lsn}) > 0;
 		same($name, $what, $batch->{after}, $truth);
 		$watch->{published} = $truth;
+		$watch->{last} = $batch->{lsn};
 		$watch->{open} = undef;
 		shift @{ $watch->{batches} };
 		$total{batches}++;
