@@ -14,7 +14,7 @@ use Test::More;
 
 use LiveTopn::Random;
 use LiveTopn::Scenario;
-use LiveTopn::Server qw(poll_until);
+use LiveTopn::Server qw(poll_until write_file);
 
 my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
 my $damages = $ENV{DAMAGES} // 30;
@@ -26,17 +26,6 @@ use_server($server);
 
 my $top = 'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 3';
 my $folder = $server->node->data_dir . '/live_topn';
-
-sub write_file
-{
-	my ($path, $bytes) = @_;
-
-	open my $file, '>', $path or die "could not write $path: $!";
-	binmode $file;
-	print $file $bytes;
-	close $file;
-	return;
-}
 
 # ---- messages ----
 

@@ -13,7 +13,7 @@ use Test::More;
 use LiveTopn::Client;
 use LiveTopn::Scenario;
 use LiveTopn::Stream;
-use LiveTopn::Server qw(poll_until);
+use LiveTopn::Server qw(poll_until write_file);
 
 my $server = LiveTopn::Server->start('incremental',
 	conf => "live_topn.checkpoint_interval = 10ms\n"
@@ -30,17 +30,6 @@ my $path = $data . '/' . $slot =~ s/_(\d+)$/\/$1/r;
 my $state = "$data/pg_replslot/$slot/state";
 
 my $top = 'SELECT id, score FROM items ORDER BY score DESC, id LIMIT 3';
-
-sub write_file
-{
-	my ($file, $bytes) = @_;
-
-	open my $handle, '>', $file or die "could not write $file: $!";
-	binmode $handle;
-	print $handle $bytes;
-	close $handle;
-	return;
-}
 
 # Wait until the slot has been moved.
 sub wait_for_checkpoint

@@ -32,7 +32,7 @@ use Time::HiRes qw(time);
 use LiveTopn::Session;
 
 use Exporter qw(import);
-our @EXPORT_OK = qw(poll_until sqlstate_of);
+our @EXPORT_OK = qw(poll_until sqlstate_of write_file);
 
 my $base_conf = <<'EOC';
 shared_preload_libraries = 'live_topn'
@@ -232,6 +232,18 @@ sub knows_setting
 	  run_command([ 'postgres', '--describe-config' ]);
 
 	return $stdout =~ /^\Q$name\E\t/m;
+}
+
+# Bytes that a file is to have, and no others.
+sub write_file
+{
+	my ($path, $bytes) = @_;
+
+	open my $file, '>', $path or die "could not write $path: $!";
+	binmode $file;
+	print $file $bytes;
+	close $file;
+	return;
 }
 
 # Wait until the condition returns true; die after the usual time-out.
