@@ -339,6 +339,9 @@ extern char *feed_too_large_message(void);
 /* live_topn.result_memory is, or may be, another now. */
 extern void feed_change_bound(void);
 
+/* live_topn.slice_offset is another now. */
+extern void feed_change_slices(void);
+
 /* A batch waits for delivery, or is out. */
 extern void feed_note_pending(Subscriber *subscriber);
 extern void feed_delivered(Subscriber *subscriber);

@@ -272,6 +272,26 @@ feed_share_join(Feed *feed)
 	}
 }
 
+static void
+join_again(Feed *feed, const void *arg)
+{
+	feed_share_join(feed);
+}
+
+void
+feed_change_slices(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &feed_all)
+	{
+		Feed	   *feed = dlist_container(Feed, node, iter.cur);
+
+		if (feed->share)
+			feed_run_safely(feed, join_again, NULL);
+	}
+}
+
 /* ---- rows for a new one ---- */
 
 void
@@ -463,11 +483,19 @@ wait_for_host(Feed *feed)
 	feed_activate(feed);
 }
 
+/* Has it rows for all pages of its share?  A slice may begin too late. */
+static bool
+has_all_pages(const Feed *feed)
+{
+	return feed->share->key.one_page || !feed->windows->counted;
+}
+
 /* Can they become one?  Rows of pending batches live with their template. */
 static bool
 can_merge(const Feed *host, const Feed *feed)
 {
 	return feed != host && feed->loaded && !feed->wanted &&
+		has_all_pages(host) && has_all_pages(feed) &&
 		(feed->pending == 0 || feed->template == host->template) &&
 		is_at_rest(host) && is_at_rest(feed);
 }

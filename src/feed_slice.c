@@ -17,12 +17,19 @@
 
 int			feed_slice_offset = 1000;
 
+/* A page that has moved near the start gets all rows before it, to share. */
+static bool
+is_near(const Feed *feed)
+{
+	return feed->offset < feed_slice_offset;
+}
+
 static bool
 can_slice(const Feed *feed)
 {
 	return !feed->resized && feed->query->ngroups == 0 &&
 		feed->query->rank <= RANK_WITH_TIES && feed->query->ranks == NIL &&
-		!feed->query->keyless && feed->offset >= feed_slice_offset;
+		!feed->query->keyless && !is_near(feed);
 }
 
 /* Rows that the window holds, or would hold, before the page. */
@@ -64,14 +71,16 @@ bool
 feed_is_thin_ahead(const Feed *feed, const Window *window)
 {
 	return window->set->counted &&
-		rows_ahead(feed, window) < feed->cushion.band.low;
+		(is_near(feed) || rows_ahead(feed, window) < feed->cushion.band.low);
 }
 
 uint64
 feed_missing_ahead(const Feed *feed, const Window *window)
 {
-	return window->set->before + feed->cushion.band.fill -
-		Min(feed->offset, window->set->before + feed->cushion.band.fill);
+	uint64		before = window->set->before;
+
+	return is_near(feed) ? before : before + feed->cushion.band.fill -
+		Min(feed->offset, before + feed->cushion.band.fill);
 }
 
 void

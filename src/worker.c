@@ -505,12 +505,15 @@ run(const char *slot_name)
 		CHECK_FOR_INTERRUPTS();
 		if (ConfigReloadPending)
 		{
-			int			before = feed_result_memory_kb;
+			int			bound = feed_result_memory_kb;
+			int			slice_offset = feed_slice_offset;
 
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			if (feed_result_memory_kb != before)
+			if (feed_result_memory_kb != bound)
 				feed_change_bound();
+			if (feed_slice_offset != slice_offset)
+				feed_change_slices();
 		}
 		AcceptInvalidationMessages();
 		recheck_roles();

@@ -103,6 +103,10 @@ sub plan_round
 			@names = $random->shuffle(@names);
 			push @events, { unsubscribe => shift @names };
 		}
+		elsif ($random->chance(2))
+		{
+			push @events, { slice_offset => $random->between(0, 8) };
+		}
 	}
 	return @events;
 }
@@ -133,6 +137,11 @@ sub play
 			if    ($event->{setup})       { $writer->do($event->{setup}); }
 			elsif ($event->{transaction}) { transact($event, \%followed); }
 			elsif ($event->{subscribe})   { subscribe($event, \%followed); }
+			elsif (defined $event->{slice_offset})
+			{
+				$server->set(
+					'live_topn.slice_offset' => $event->{slice_offset});
+			}
 			elsif (delete $followed{ $event->{unsubscribe} })
 			{
 				$session->unsubscribe($event->{unsubscribe});
@@ -144,6 +153,8 @@ sub play
 
 	eval { $session->unsubscribe($_) } for sort keys %followed;
 	eval { $writer->do('DROP TABLE feed') };
+	$server->set('live_topn.slice_offset' => undef)
+	  if grep { defined $_->{slice_offset} } @events;
 	return $played ? undef : $error;
 }
 
@@ -200,6 +211,9 @@ sub as_sql
 	return "$event->{setup};\n" if $event->{setup};
 	return "SELECT unsubscribe_topn('$event->{unsubscribe}');\n"
 	  if $event->{unsubscribe};
+	return "ALTER SYSTEM SET live_topn.slice_offset = $event->{slice_offset};\n"
+	  . "SELECT pg_reload_conf();\n"
+	  if defined $event->{slice_offset};
 	return LiveTopn::Generator::as_sql($event->{transaction})
 	  if $event->{transaction};
 	return

@@ -305,6 +305,52 @@ scenario 'sharing', 'a page far from the start, with the same one' => sub {
 	equals_query qw(a b c);
 };
 
+scenario 'sharing', 'pages that come from far have all rows before them' => sub {
+	items;
+	subscribe a => "$top LIMIT 3 OFFSET 60", cushion => 0;
+	subscribe b => "$top LIMIT 3 OFFSET 80", cushion => 0;
+	my $move = sub {
+		my ($name, $offset) = @_;
+
+		writer->do('SELECT topn_move(?, ?)', undef, $name, $offset);
+		session->turn_to($name,
+			"SELECT row_to_json(q) FROM ($top LIMIT 3 OFFSET $offset) q");
+	};
+
+	$move->('a', 0);
+	$move->('b', 7);
+	share 2, qw(a b);
+	equals_query qw(a b);
+	run 'UPDATE items SET score = 5000 WHERE id IN (3, 5, 295)';
+	equals_query qw(a b);
+};
+
+# What is far, and has to be on its own, is another matter after each.
+scenario 'sharing', 'slice_offset is set anew' => sub {
+	my $set = sub {
+		$server->set('live_topn.slice_offset' => shift);
+		run 'UPDATE items SET score = 5000 WHERE id = 5',
+		  'UPDATE items SET score = 50 WHERE id = 5';
+		equals_query qw(a b c d);
+	};
+
+	items;
+	subscribe a => "$top LIMIT 3", cushion => 2;
+	subscribe b => "$top LIMIT 3 OFFSET 10", cushion => 2;
+	subscribe c => "$top LIMIT 3 OFFSET 10", cushion => 2;
+	subscribe d => "$top LIMIT 3 OFFSET 50", cushion => 2;
+	share 3, qw(a b c);
+	$set->(5);
+	share 1, qw(a d);
+	share 2, qw(b c);
+	run 'UPDATE items SET score = score + 1 WHERE id > 250';
+	equals_query qw(a b c d);
+	$set->(100);
+	share 4, qw(a b c d);
+	$server->set('live_topn.slice_offset' => undef);
+	share 3, qw(a b c);
+};
+
 scenario 'sharing', 'results that are held back' => sub {
 	items;
 	subscribe a => "$top LIMIT 3", throttle => '1 hour';
