@@ -197,7 +197,7 @@ feed_move_page(Subscriber *subscriber, int64 offset, int64 limit)
 	while ((window = window_set_next(feed->windows, &position)) != NULL)
 		window_touch(window, window_key(window));
 	feed_share_join(feed);
-	if (feed->nsubscribers == 1 && feed_page_is_far(feed))
+	if (feed_page_is_far(feed))
 		feed->lost = true;
 }
 
@@ -285,16 +285,17 @@ detach(Subscriber *subscriber)
 	before = feed_reach(feed->offset, feed->limit);
 	if (feed_reach(subscriber->offset, subscriber->limit) == before)
 		find_reach(feed, before);
-	if (feed->share && feed_reach(feed->offset, feed->limit) < before)
-	{
-		feed->resized = true;
-		feed_activate(feed);
-	}
 	if (feed->nsubscribers == 1)
 	{
 		set_cushion(feed);
 		if (feed->share)
 			feed_share_join(feed);
+	}
+	if (feed->share && (feed->nsubscribers == 1 ||
+						feed_reach(feed->offset, feed->limit) < before))
+	{
+		feed->resized = true;
+		feed_activate(feed);
 	}
 }
 

@@ -387,7 +387,7 @@ extern uint64 feed_missing_ahead(const Feed *feed, const Window *window);
 /* Drop rows far before the page. */
 extern void feed_trim_ahead(Feed *feed, Window *window);
 
-/* Is the page so far from what is held that it is better read anew? */
+/* Is the only page so far from what is held that it is better read anew? */
 extern bool feed_page_is_far(const Feed *feed);
 
 /* ---- feed_drop.c ---- */

@@ -572,10 +572,15 @@ feed_merge_all(void)
 
 /* ---- parting ---- */
 
-/* Perhaps less is needed now. */
+/* Perhaps less is needed now, or none of what is held. */
 static void
 settle_again(Feed *feed)
 {
+	if (feed->loaded && feed_page_is_far(feed))
+	{
+		feed_give_up_refill(feed);	/* it may be a look at the query */
+		feed_lose_rows(feed);
+	}
 	if (feed->windows->only)
 		window_touch(feed->windows->only, NULL);
 	if (feed->loaded && !feed->recheck && !feed_is_checking(feed))
@@ -593,8 +598,6 @@ take_copy(Feed *split, const void *arg)
 	cushion_shift(&split->cushion, split->windows->nrows);
 	route_join(split);
 	feed_share_join(split);
-	if (split->loaded && feed_page_is_far(split))
-		feed_lose_rows(split);
 	settle_again(split);
 	route_refresh(split);
 }

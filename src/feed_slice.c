@@ -107,7 +107,8 @@ feed_page_is_far(const Feed *feed)
 	const Window *window = set->only;
 	uint64		end;
 
-	if (window == NULL || !feed->full || window_set_is_lost(set))
+	if (window == NULL || feed->nsubscribers > 1 || !feed->full ||
+		window_set_is_lost(set))
 		return false;
 	end = set->before + window_size(window);
 	return (window->end == WINDOW_BOUNDED && can_slice(feed) &&
