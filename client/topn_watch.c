@@ -227,6 +227,7 @@ static void
 reconnect(const char *reason)
 {
 	int			delay_ms = 100;
+	char	   *lost = pg_strdup(reason);	/* it may be the connection's own */
 
 	for (bool first = true; !ended; first = false)
 	{
@@ -239,12 +240,12 @@ reconnect(const char *reason)
 		{
 			destroyPQExpBuffer(message);
 			reconnections++;
-			return;
+			break;
 		}
 		if (conn && PQstatus(conn) == CONNECTION_OK && !replication)
 			pg_fatal("%s", error);
 		appendPQExpBuffer(message, "connection lost, trying again: %s",
-						  first && *reason ? reason : error);
+						  first && *lost ? lost : error);
 		message->data[strcspn(message->data, "\n")] = '\0';
 		say(message->data);
 		destroyPQExpBuffer(message);
@@ -252,6 +253,7 @@ reconnect(const char *reason)
 		pg_usleep(delay_ms * 1000L);
 		delay_ms = Min(delay_ms * 2, MAX_RETRY_MS);
 	}
+	free(lost);
 }
 
 /* ---- batches ---- */

@@ -207,11 +207,20 @@ my $watch = IPC::Run::start([ 'topn_watch', split(/ /, $options), '--json', $top
 poll_until(sub { $watch->pump_nb; $output =~ /\n/ }, 'the first line');
 $dbh->do('UPDATE items SET score = 5000 WHERE id = (SELECT min(id) FROM items)');
 poll_until(sub { $watch->pump_nb; $output =~ /\n.*\n/ }, 'the second line');
+$server->node->stop;
+poll_until(sub { $watch->pump_nb; $stderr =~ /trying again.*\n/ }, 'a message');
+$server->node->start;
+$dbh = $server->connect;
+poll_until(sub { $watch->pump_nb; $output =~ /\n.*\n.*\n/ }, 'the third line');
 $watch->signal('INT');
 $watch->finish;
 my @batches = map { decode_json($_) } split /\n/, $output;
 is($batches[0]{deltas}[0]{op}, 'reset', 'JSON begins with a reset');
 is($batches[1]{seq}, $batches[0]{seq} + 1, 'then come the batches');
+is($batches[2]{deltas}[0]{op}, 'reset', 'and a reset after a lost connection');
+like($stderr,
+	qr/lost, trying again: server closed the connection unexpectedly$/m,
+	'of which it says why it was lost');
 is($watch->result(0), 0, 'interrupted, it ends well');
 poll_until(sub { names() eq '' }, 'the subscription to go');
 
