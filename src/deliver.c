@@ -397,12 +397,8 @@ deliver_forget_published(void)
 	}
 }
 
-/*
- * A batch of that subscriber cannot be printed: it and what follows is of no
- * use, and its numbers are free again.
- */
-static void
-discard_failed(Subscriber *subscriber)
+void
+deliver_discard(Subscriber *subscriber)
 {
 	dlist_mutable_iter iter;
 
@@ -566,7 +562,7 @@ publish_transaction(void)
 		{
 			/* it may go with its last batch */
 			feed_note_pending(subscriber);
-			discard_failed(subscriber);
+			deliver_discard(subscriber);
 			if (!subscriber->dropped)
 				feed_fail_subscriber(subscriber, error);
 			feed_delivered(subscriber);

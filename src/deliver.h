@@ -27,6 +27,9 @@ extern void deliver_announce(Subscriber *subscriber);
  */
 extern void deliver_forget_published(void);
 
+/* What is queued of a subscriber is of no use: its numbers are free again. */
+extern void deliver_discard(Subscriber *subscriber);
+
 extern int	deliver_pending(void);
 
 /* Is so much queued that it should be published before more is? */

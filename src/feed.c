@@ -543,6 +543,29 @@ feed_forget_error(Feed *feed)
 }
 
 void
+feed_start_anew(Feed *feed)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &feed->subscribers)
+		dlist_container(Subscriber, node, iter.cur)->unchecked = false;
+	feed_note_resets(feed);
+	feed_mark_dirty(feed);
+	feed->held = false;
+	feed_drop_refill(feed);
+	resolve(feed);
+	route_leave(feed);
+	feed_share_leave(feed);
+	feed_drop_events(feed);
+	feed->forget = true;
+	list_with(feed, NULL);
+	feed->loaded = false;
+	feed->lost = false;
+	feed->recheck = false;
+	feed->covered = 0;
+}
+
+void
 feed_fail(Feed *feed, int sqlerrcode, const char *message, const char *hint)
 {
 	dlist_iter	iter;
@@ -567,22 +590,7 @@ feed_fail(Feed *feed, int sqlerrcode, const char *message, const char *hint)
 				feed_publish_error(subscriber);
 		}
 	}
-	dlist_foreach(iter, &feed->subscribers)
-		dlist_container(Subscriber, node, iter.cur)->unchecked = false;
-	feed_note_resets(feed);
-	feed_mark_dirty(feed);
-	feed->held = false;
-	feed_drop_refill(feed);
-	resolve(feed);
-	route_leave(feed);
-	feed_share_leave(feed);
-	feed_drop_events(feed);
-	feed->forget = true;
-	list_with(feed, NULL);
-	feed->loaded = false;
-	feed->lost = false;
-	feed->recheck = false;
-	feed->covered = 0;
+	feed_start_anew(feed);
 	feed_retry_later(feed);
 }
 

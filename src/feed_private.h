@@ -57,6 +57,12 @@ extern void feed_forget_query(Feed *feed);
 /* The changes of its table may be any, until a query is set. */
 extern void feed_leave_unresolved(Feed *feed);
 
+/*
+ * What the feed knows is of no use any more, the query least of all: clients
+ * get a reset when that has been looked at, and the table been read.
+ */
+extern void feed_start_anew(Feed *feed);
+
 extern void feed_retry_later(Feed *feed);
 
 /* It goes on. */

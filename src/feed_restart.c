@@ -8,6 +8,7 @@
  */
 #include "postgres.h"
 
+#include "deliver.h"
 #include "feed_private.h"
 #include "message.h"
 #include "route.h"
@@ -160,7 +161,8 @@ feed_lose_history(Subscriber *subscriber, XLogRecPtr lsn)
 }
 
 /*
- * A batch as of lsn was published, or, with seq 0, the result at birth shown.
+ * A batch as of lsn was published, or, with seq 0, the result at birth shown;
+ * or, if there is no lsn, an error.
  */
 static void
 was_published(Subscriber *subscriber, int64 seq, XLogRecPtr lsn)
@@ -171,6 +173,7 @@ was_published(Subscriber *subscriber, int64 seq, XLogRecPtr lsn)
 	subscriber->announced = true;
 	if (seq <= subscriber->published)
 		return;
+	subscriber->fell = seq > 0 && XLogRecPtrIsInvalid(lsn);
 	subscriber->seq = subscriber->published = seq;
 	subscriber->published_lsn = Max(subscriber->published_lsn, lsn);
 	subscriber->last_lsn = Max(subscriber->last_lsn, lsn);
@@ -216,6 +219,18 @@ restored_cursor(const Feed *feed)
 	return cursor;
 }
 
+/*
+ * Clients were told of an error, of which the WAL that was replayed shows
+ * nothing.  They may not get results from before it now.
+ */
+static void
+forget_replay(Feed *feed)
+{
+	deliver_discard(feed_first(feed));
+	if (feed->loaded)
+		feed_start_anew(feed);
+}
+
 void
 feed_end_replay(Feed *feed)
 {
@@ -223,6 +238,8 @@ feed_end_replay(Feed *feed)
 
 	if (!feed->replaying)
 		return;
+	if (subscriber->fell)
+		forget_replay(feed);
 	feed->replaying = false;
 	if (subscriber->announced)
 		feed_start_interval(feed);

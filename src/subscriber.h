@@ -40,6 +40,8 @@ typedef struct Subscriber
 	ResultPage	page;			/* of the result that clients know; of groups
 								 * see Window */
 	bool		reset;			/* the next batch is a reset */
+	bool		fell;			/* an earlier worker published last that there
+								 * is an error */
 	bool		unchecked;		/* its text, see feed->recheck */
 	uint64		fingerprint;	/* of its text when it was analysed; 0: not
 								 * known */

@@ -110,7 +110,7 @@ sub session
 sub set
 {
 	my ($self, %settings) = @_;
-	my $dbh = $self->connect;
+	my $dbh = $self->connect('template1');
 
 	for my $name (sort keys %settings)
 	{
@@ -124,7 +124,7 @@ sub set
 	$dbh->do('SELECT pg_reload_conf()');
 	poll_until(
 		sub {
-			$self->connect->selectrow_array(
+			$self->connect('template1')->selectrow_array(
 				'SELECT pg_conf_load_time() > ?::timestamptz',
 				undef, $loaded);
 		},
