@@ -113,6 +113,7 @@ sub play_round
 		'live_topn.checkpoint_interval' =>
 		  $deadly ? $random->pick(qw(1ms 10ms 100ms 1min)) : '1min',
 		'live_topn.slice_offset' => $random->pick(2, 2, 1000),
+		'live_topn.group_memory' => undef,
 		'live_topn.debug_abandon' => 'on',
 		'live_topn.request_timeout' => '2min');
 	my $played = eval {
@@ -240,6 +241,7 @@ sub write_and_watch
 		}
 		watch($session, $generator, $random, $watched, $deadly)
 		  if $random->chance(5) && keys %$watched < 8;
+		$server->set(%{ $generator->settings }) if $random->chance(3);
 		kill_worker() if $deadly && $random->chance(40);
 		for my $pid (keys %running)
 		{

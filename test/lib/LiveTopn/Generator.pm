@@ -689,6 +689,23 @@ sub _value
 	return _literal($value, $column->{type});
 }
 
+# ---- settings ----
+
+# Some of ours, none of which changes a result: name => value.
+sub settings
+{
+	my ($self) = @_;
+	my $random = $self->{random};
+	my %settings = (
+		slice_offset => $random->between(0, 8),
+		group_memory => $random->pick('0', '1kB', '256MB'),
+		cushion_memory => $random->pick('0', '1kB', '64MB'),
+		result_memory => $random->pick('16MB', '1GB'));
+
+	return { map { ("live_topn.$_" => $settings{$_}) }
+		  $random->sample($random->pick(1, 1, 2), sort keys %settings) };
+}
+
 # ---- queries ----
 
 # A random query, as LiveTopn::Query; perhaps one of those before, on the same
