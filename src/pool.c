@@ -135,6 +135,8 @@ add_block(PoolClass *class)
 	memset(block, 0, BLOCK_HEADER);
 	block->class = class;
 	block->nchunks = block->nfresh = n;
+	VALGRIND_MAKE_MEM_NOACCESS((char *) block + BLOCK_HEADER,
+							   bytes - BLOCK_HEADER);
 	dlist_push_head(&class->open, &block->node);
 	pool->taken += GetMemoryChunkSpace(block);
 	return block;
@@ -166,6 +168,7 @@ pool_alloc(Pool *pool, Size size, uint16 *place)
 			(block->nchunks - block->nfresh--) * class->size;
 	if (++block->nused == block->nchunks)
 		dlist_delete(&block->node);
+	VALGRIND_MAKE_MEM_UNDEFINED(chunk, size);
 	class->nchunks++;
 	pool->used += class->size;
 	*place = (chunk - (char *) block) / UNIT;
@@ -186,13 +189,14 @@ pool_free(void *chunk, uint16 place)
 
 	block = (PoolBlock *) ((char *) chunk - (Size) place * UNIT);
 	class = block->class;
-#ifdef CLOBBER_FREED_MEMORY
-	wipe_mem(chunk, class->size);
-#endif
 	if (block->nused-- == block->nchunks)
 		dlist_push_head(&class->open, &block->node);
 	*(void **) chunk = block->unused;
 	block->unused = chunk;
+#ifdef CLOBBER_FREED_MEMORY
+	/* the link stays, for Valgrind too, as in Slab */
+	wipe_mem((char *) chunk + sizeof(void *), class->size - sizeof(void *));
+#endif
 	class->nchunks--;
 	class->pool->used -= class->size;
 
