@@ -277,6 +277,7 @@ detach(Subscriber *subscriber)
 	dlist_delete(&subscriber->node);
 	if (--feed->nsubscribers == 0)
 		return;
+	feed->wanted = feed->unwieldy = false;	/* perhaps by him alone */
 	if (feed->asker == subscriber)
 	{
 		feed_give_up_refill(feed);

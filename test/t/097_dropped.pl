@@ -7,6 +7,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::Bin/../lib";
 
+use DBD::Pg qw(:async);
 use Test::More;
 
 use LiveTopn::RefillStops;
@@ -168,6 +169,23 @@ scenario 'dropped', 'resets' => sub {
 	session->sync;
 	is(statistics('resets'), 2, 'TRUNCATE is told by one');
 	equals_query 's';
+};
+
+scenario 'dropped', 'who asks for all of them goes before they are read' => sub {
+	bids 'FULL';
+	session->subscribe('other', $numbered);
+	groups_are '0 4 8', 'both have read them';
+	$stops->hold($gate);
+	my $asker = $server->connect;
+	$asker->do(q{SELECT topn_snapshot('other')}, { pg_async => PG_ASYNC });
+	$stops->wait_for($gate);
+	run q{SELECT unsubscribe_topn('other')};
+	$stops->release($gate);
+	ok(!eval { $asker->pg_result; 1 }, 'there is no answer');
+	run 'UPDATE bid SET price = 100 WHERE id = 5';
+	deltas_are 't1: leave 33 at 2, t1: enter 5 at 1, t1: update 37 at 2',
+	  'a change of one of them';
+	is(statistics('groups_dropped'), 4, 'none is held');
 };
 
 scenario 'dropped', 'old rows are not whole any more' => sub {
