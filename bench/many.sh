@@ -7,10 +7,12 @@
 # Each subscription is the first 20 rows of one tenant.  In case a one-row
 # updates are spread over all tenants and touch no window; in case b each of
 # them touches the window of one.  In case c subscriptions have overlapping
-# ranges of a smaller table instead, and updates touch few windows.
+# ranges of a smaller table instead, and updates touch few windows.  Case d is a
+# with an order that can fail, as a sum that may overflow: then each update is
+# looked at outside of decoding, by the subscription of its tenant.
 #
 # SUBSCRIPTIONS	  how many, one number after the other (1 100 10000 100000)
-# RANGES		  subscriptions in case c (10000)
+# RANGES		  subscriptions in cases c and d (10000)
 # SINGLE		  subscriptions that are made in a transaction each (10000)
 # TXNS			  one-row transactions of a round (200000)
 # ROUNDS		  per case; medians are reported (3)
@@ -55,6 +57,8 @@ for case in a b; do
 UPDATE item SET score = :score WHERE id = :tenant * 40 + :k;
 SQL
 done
+sed -e "s/random(0, $((TENANTS - 1)))/random(0, $((RANGES - 1)))/" \
+	"$workdir/a.sql" >"$workdir/d.sql"
 sed -e 's/UPDATE item/UPDATE priced/' -e "s/random(0, $((TENANTS - 1)))/random(0, 999)/" \
 	"$workdir/a.sql" >"$workdir/c.sql"
 
@@ -68,19 +72,20 @@ SQL
 # live
 subscribe()
 {
-	table=item
+	table=item order=score
 	case $1 in
 		ranges) table=priced
 			where="price BETWEEN \$1::int AND \$1::int + 20000"
 			value='((i * 104729)::bigint % 1000000)::text' ;;
 		tenants) where="tenant = \$1" value='i::text' ;;
+		sums) where="tenant = \$1" value='i::text' order='score + id % 2' ;;
 		empty) where="tenant = \$1" value='(-1 - i)::text' ;;
 	esac
 	psql -X -q -A -t -F ' ' -v ON_ERROR_STOP=1 <<SQL
 SET client_min_messages = warning;
 SELECT clock_timestamp() AS start \\gset
 SELECT count(subscribe_topn('SELECT id, score, note FROM $table WHERE $where
-	ORDER BY score DESC LIMIT 20', name => 's' || i, args => ARRAY[$value],
+	ORDER BY $order DESC LIMIT 20', name => 's' || i, args => ARRAY[$value],
 	deliver => 'none')) FROM generate_series(0, $2 - 1) i \\g /dev/null
 SELECT clock_timestamp() - :'start' AS made \\gset
 SELECT topn_sync('60 min') \\g /dev/null
@@ -166,6 +171,7 @@ measure()
 		a) title='one for each tenant, no window touched' ;;
 		b) title='the same, each update touches a window' ;;
 		c) title='overlapping ranges' ;;
+		d) title='one for each tenant, ordered by a sum' ;;
 	esac
 	worker=$(sql 'SELECT pid FROM topn_worker')
 	: >"$workdir/measured"
@@ -211,6 +217,10 @@ times=$(subscribe ranges "$RANGES")
 mb=$(memory)
 measure c "$RANGES"
 row 'overlapping ranges' "$RANGES" "$times"
+times=$(subscribe sums "$RANGES")
+mb=$(memory)
+measure d "$RANGES"
+row 'ordered by a sum' "$RANGES" "$times"
 times=$(subscribe empty "$SINGLE")
 mb=$(memory)
 row 'without rows' "$SINGLE" "$times"

@@ -126,20 +126,24 @@ find_watch(Relation relation)
 		watch_validate(watch, relation);
 	if (watch->generation != route_generation())
 		watch_find_routes(watch);
-	if (watch->asked != commits_begun)
-	{
-		ListCell   *lc;
-
-		if (watch->class == 0 && watch->routes != NIL)
-			commit_watch = watch;
-
-		/* while a commit is decoded feeds do not begin to need it */
-		watch->asked = commits_begun;
-		watch->needs_log = feed_any_unresolved();
-		foreach(lc, watch->routes)
-			watch->needs_log |= route_needs_log(lfirst(lc));
-	}
+	if (watch->class == 0 && watch->routes != NIL)
+		commit_watch = watch;
 	return watch;
+}
+
+/* Does some feed need the changes of a table logged? */
+static bool
+needs_log(Watch *watch)
+{
+	ListCell   *lc;
+
+	if (watch->asked == route_log_generation())
+		return watch->needs_log;
+	watch->asked = route_log_generation();
+	watch->needs_log = feed_any_unresolved();
+	foreach(lc, watch->routes)
+		watch->needs_log |= route_needs_log(lfirst(lc));
+	return watch->needs_log;
 }
 
 static void
@@ -147,6 +151,7 @@ begin_commit(TransactionId xid, XLogRecPtr start)
 {
 	MemoryContextReset(commit_context);
 	commits_begun++;
+	route_ask_again();
 	subscriber_changes_begin(commit_context);
 	commit_feeds = commit_published = NIL;
 	commit_watch = NULL;
@@ -246,7 +251,7 @@ check_routing(Route *route, const Change *change)
 		Feed	   *feed = dlist_container(Feed, route_node, iter.cur);
 
 		if (route_has_found(feed) || feed->behind || !feed->loaded ||
-			feed->lost || commit_start < feed->applied)
+			feed->lost || !feed->query->inert || commit_start < feed->applied)
 			continue;
 		if (evaluate_concerns(feed->evaluator, feed->windows, change))
 			elog(ERROR, "subscription \"%s\" was not told of a change",
@@ -306,7 +311,7 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 	look_whether_to_end();
 	watch = find_watch(relation);
 	if (watch->relid != catalog_table && watch->routes == NIL &&
-		!watch->needs_log && !commit_invisible)
+		!commit_invisible && !needs_log(watch))
 		return;
 
 	if (watch->table == NULL)
@@ -324,8 +329,8 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 
 	foreach(lc, watch->routes)
 		route_change(lfirst(lc), &change);
-	if (watch->needs_log || commit_invisible)
-		log_change(&change, watch->needs_log);
+	if (needs_log(watch) || commit_invisible)
+		log_change(&change, needs_log(watch));
 }
 
 static void

@@ -43,7 +43,7 @@
 #include "utils/pg_locale.h"
 
 #define CHECKPOINT_MAGIC		0x6c74706e
-#define CHECKPOINT_VERSION		8
+#define CHECKPOINT_VERSION		9
 #define HEADER_SIZE				512
 #define MIN_GARBAGE				(1024 * 1024)	/* worth writing a file anew */
 

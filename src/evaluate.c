@@ -432,10 +432,12 @@ change_passing(Evaluator *evaluator, WindowSet *set, const Change *change)
 	if (known && change->kind != CHANGE_INSERT)
 		known = evaluate_tuple(evaluator, set, change->table, view,
 							   change->old, NULL, &old) != EVALUATE_MISSING;
+	evaluator->old = old;
 	if (known && change->new)
 		known = evaluate_tuple(evaluator, set, change->table, view,
 							   change_fill_new(change), NULL,
 							   &new) != EVALUATE_MISSING;
+	evaluator->old = NULL;
 	if (known && !(old && new && row_equal(old, new)))
 	{
 		if (old)
@@ -486,9 +488,11 @@ change_row(Evaluator *evaluator, WindowSet *set, const Change *change)
 
 	if (held == NULL && !evaluate_dropped(evaluator, set, change, view, &old))
 		return false;
+	evaluator->old = old;
 	if (change->new)
 		result = evaluate_tuple(evaluator, set, change->table, view,
 								change_fill_new(change), held, &row);
+	evaluator->old = NULL;
 	if (old && row && row_equal(old, row))
 	{
 		row_unref(old);			/* the group need not be read */
@@ -555,6 +559,9 @@ evaluate_change(Evaluator *evaluator, WindowSet *set, const Change *change)
 		return true;
 	}
 
+	if (evaluator->old)
+		row_unref(evaluator->old);
+	evaluator->old = NULL;
 	MemoryContextReset(evaluator->change_context);
 	caller = MemoryContextSwitchTo(evaluator->change_context);
 	complete = set->counted ? change_counted(evaluator, set, change) :

@@ -33,6 +33,8 @@ typedef struct Evaluator
 	ExprState **columns;
 	Datum	   *values;
 	bool	   *nulls;
+	Row		   *old;			/* while the new version is evaluated: an error
+								 * leaves it here */
 
 	List	   *vars;			/* all that the query uses */
 	TableFit	fits[EVALUATOR_FITS];

@@ -472,9 +472,6 @@ routing_text(TopnQuery *query, Relation rel)
 	StringInfoData text;
 	Predicate  *predicate;
 
-	if (!query->inert)
-		return "every change of the table is evaluated, outside of decoding: the query may fail, or calls functions that look at catalogs";
-
 	predicate = predicate_of(query);
 	initStringInfo(&text);
 	if (query->unranked &&
@@ -492,7 +489,9 @@ routing_text(TopnQuery *query, Relation rel)
 		appendStringInfo(&text, "the range of %s, ",
 						 expression_text(query,
 										 (Node *) predicate->range_expr));
-	if (query->limit == NO_LIMIT || query->ngroups > 0)
+	if (!query->inert)
+		appendStringInfoString(&text, "the filter, outside of decoding: the query may fail, or calls functions that look at catalogs");
+	else if (query->limit == NO_LIMIT || query->ngroups > 0)
 		appendStringInfoString(&text, "the filter");
 	else
 		appendStringInfo(&text, "the last row held, in the order of %s",
@@ -507,7 +506,7 @@ static char *
 index_advice(TopnQuery *query, const char *table)
 {
 	StringInfoData columns;
-	Predicate  *predicate = query->inert ? predicate_of(query) : NULL;
+	Predicate  *predicate = predicate_of(query);
 	int			n = usual_sort_columns(query);
 
 	initStringInfo(&columns);
@@ -517,7 +516,7 @@ index_advice(TopnQuery *query, const char *table)
 
 		append_column_key(&columns, query, node);
 	}
-	if (query->ngroups == 0 && predicate != NULL && predicate->nvalues == 1 &&
+	if (query->ngroups == 0 && predicate->nvalues == 1 &&
 		predicate->equal_expr != NULL && IsA(predicate->equal_expr, Var))
 		append_column_key(&columns, query, (Node *) predicate->equal_expr);
 	for (int i = 0; i < n; i++)

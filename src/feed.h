@@ -284,7 +284,8 @@ extern bool feed_is_checking(const Feed *feed);
 
 /*
  * A change of the feed's table, in a commit whose record starts there; false
- * if it is behind, or has the change already.
+ * if it is behind, or has the change already.  One that cannot be evaluated
+ * now makes it fall behind: then the change is to be logged.
  */
 extern bool feed_change(Feed *feed, const Change *change, XLogRecPtr start);
 
@@ -355,6 +356,12 @@ extern void feed_answer(RefillAnswer *answer);
  * error.  Returns whether there is more to do at once.
  */
 extern bool feed_advance_all(void);
+
+/*
+ * Have many commits each made other feeds go through the log since?  Every
+ * commit decoded before they do is one more that each of them looks at.
+ */
+extern bool feed_many_roused(void);
 
 /*
  * After that, and once batches are out: of feeds with the same query that are

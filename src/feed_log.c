@@ -179,14 +179,14 @@ cover(Feed *feed, const CommitInfo *commit)
 	feed->commit = *commit;
 }
 
-/* Follow the commit log from here on. */
-void
-feed_fall_behind(Feed *feed)
+/* Follow the commit log from that commit on. */
+static void
+fall_behind(Feed *feed, uint64 cursor)
 {
 	if (!feed->behind)
 	{
 		feed->behind = true;
-		feed->cursor = feed_position->commit.no;
+		feed->cursor = cursor;
 		if (feed->covered == 0)
 		{
 			feed->commit = feed_position->commit;
@@ -195,6 +195,12 @@ feed_fall_behind(Feed *feed)
 	}
 	route_note_logger(feed);
 	feed_activate(feed);
+}
+
+void
+feed_fall_behind(Feed *feed)
+{
+	fall_behind(feed, feed_position->commit.no);
 }
 
 /* A result that no commit made: the one at the cursor. */
@@ -272,6 +278,12 @@ feed_change(Feed *feed, const Change *change, XLogRecPtr start)
 {
 	if (feed->behind || start < feed->applied)
 		return false;
+	if (feed->loaded && !feed->query->inert)
+	{
+		feed_fall_behind(feed);
+		feed_note_roused();
+		return false;
+	}
 	if (feed->loaded)
 		apply_change(feed, change);
 	return true;
@@ -308,6 +320,19 @@ static bool
 is_late(const Feed *feed)
 {
 	return feed->behind && feed->cursor < feed_position->commit.no;
+}
+
+/*
+ * Must an event at the last commit decoded wait for the feed's turn?  A query
+ * that is not inert is not evaluated before.
+ */
+static bool
+takes_turn(Feed *feed)
+{
+	if (!feed->loaded || feed->query->inert)
+		return is_late(feed);
+	fall_behind(feed, feed_position->commit.no - 1);
+	return true;
 }
 
 /* At the last commit decoded, where a feed that is late gets later. */
@@ -354,7 +379,7 @@ feed_resync(Subscriber *subscriber)
 
 	if (feed_has_applied(feed))
 		return false;
-	if (feed->loaded && is_late(feed))
+	if (feed->loaded && takes_turn(feed))
 	{
 		add_event(feed, subscriber, FEED_RESET);
 		return false;
@@ -375,7 +400,7 @@ feed_move(Subscriber *subscriber, int64 offset, int64 limit, bool seen)
 	}
 	if (feed->loaded ? feed_position->commit.start < feed->applied : seen)
 		return false;
-	if (is_late(feed))
+	if (takes_turn(feed))
 	{
 		FeedEvent  *event = add_event(feed, subscriber, FEED_MOVE);
 
@@ -516,11 +541,11 @@ feed_settle(Feed *feed)
 	if (window_set_is_lost(feed->windows))
 		return;
 
-	/* from now on no change may be left out, nor be met while decoding */
-	if (!feed->query->inert || feed_is_short(feed))
-		feed_fall_behind(feed);
 	if (feed_is_short(feed))
+	{
+		feed_fall_behind(feed); /* from now on no change may be left out */
 		return;
+	}
 
 	if (!feed->loaded)
 	{

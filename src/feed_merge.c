@@ -5,7 +5,6 @@
 #include "postgres.h"
 
 #include "feed_private.h"
-#include "reconcile.h"
 #include "route.h"
 #include "utils/memutils.h"
 
@@ -137,6 +136,29 @@ feed_take_first(Feed *feed, WindowSet *read)
 	}
 }
 
+ReconcileResult
+feed_reconcile(Feed *feed, WindowSet *rows, const ReadView *view,
+			   WindowSet *windows)
+{
+	ReconcileResult result;
+
+	PG_TRY();
+	{
+		result = reconcile(feed->evaluator, rows, view, feed_commit_log,
+						   windows, feed->since,
+						   feed->behind ? feed->cursor :
+						   feed_position->commit.no, &feed->merge_at);
+	}
+	PG_CATCH();
+	{
+		if (feed->template->shared)
+			window_set_free(rows);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return result;
+}
+
 /*
  * Merge the rows that came into the windows at the cursor; where that cannot
  * be done, say at which commit after it.
@@ -158,12 +180,8 @@ merge(Feed *feed)
 
 	take_rows(feed);
 	read = make_read(feed);
-	switch (reconcile(feed->evaluator, read, &feed->answer->view,
-					  feed_commit_log,
-					  feed->reads[0].everything ? NULL : feed->windows,
-					  feed->since,
-					  feed->behind ? feed->cursor : feed_position->commit.no,
-					  &feed->merge_at))
+	switch (feed_reconcile(feed, read, &feed->answer->view,
+						   feed->reads[0].everything ? NULL : feed->windows))
 	{
 		case RECONCILED:
 			feed->counters.refilled_rows += feed->answer->nrows;

@@ -7,6 +7,7 @@
 
 #include "commit_log.h"
 #include "feed.h"
+#include "reconcile.h"
 
 #define MIN_BACKOFF_MS		250 /* before a feed in error is tried again */
 
@@ -83,6 +84,9 @@ extern void feed_drop_events(Feed *feed);
 /* ---- feed_turn.c ---- */
 
 extern void feed_turn_startup(void);
+
+/* The commit that is being decoded makes one more feed go through the log. */
+extern void feed_note_roused(void);
 
 /* Have feed_advance_all look at the feed, until it finds nothing to do. */
 extern void feed_activate(Feed *feed);
@@ -251,6 +255,11 @@ extern void feed_shrink(Feed *feed);
 extern bool feed_keep_wanted_reads(Feed *feed);
 
 /* ---- feed_merge.c ---- */
+
+/* reconcile rows with the place of the feed; an error frees them. */
+extern ReconcileResult feed_reconcile(Feed *feed, WindowSet *rows,
+									  const ReadView *view,
+									  WindowSet *windows);
 
 /* Take over rows, all that is known, for the first time. */
 extern void feed_take_first(Feed *feed, WindowSet *read);

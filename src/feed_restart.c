@@ -131,8 +131,8 @@ restore(Feed *feed, const void *arg)
 	 * While replaying, only a feed whose batches follow from the commits
 	 * alone can go on: another must first know what was published.
 	 */
-	feed->behind = !feed->query->inert || subscriber->row->throttle_ms > 0 ||
-		feed->covered > 0 || feed->recheck || feed_is_short(feed);
+	feed->behind = subscriber->row->throttle_ms > 0 || feed->covered > 0 ||
+		feed->recheck || feed_is_short(feed);
 	route_note_logger(feed);
 }
 

@@ -30,7 +30,6 @@
 
 #include "common/hashfn.h"
 #include "feed_private.h"
-#include "reconcile.h"
 #include "route.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
@@ -352,8 +351,7 @@ feed_share_rows(Feed *feed)
 	view.place = place_in_log(share->host);
 	if (feed->merge_at == 0)
 		feed->since = feed->kept = place_in_log(feed);
-	switch (reconcile(feed->evaluator, rows, &view, feed_commit_log, NULL,
-					  feed->since, place_in_log(feed), &feed->merge_at))
+	switch (feed_reconcile(feed, rows, &view, NULL))
 	{
 		case RECONCILED:
 			feed_note_full(feed, share->host->full);

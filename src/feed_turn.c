@@ -24,10 +24,14 @@
 
 #define STEPS_PER_TURN		1000	/* commits of the log at a time */
 #define TURN_MS				100
+#define ROUSING_COMMITS		16
 
 static dlist_head active = DLIST_STATIC_INIT(active);
 static dlist_head ready = DLIST_STATIC_INIT(ready);
 static int	nfresh;				/* ready ones that are fresh */
+static int	nrousing;			/* commits since the last turn that have made
+								 * others go through the log */
+static uint64 last_rousing;		/* the commit before the last of them */
 static pairingheap *timers;		/* of feeds with timer_at */
 
 /* The earliest is the first of the heap. */
@@ -60,6 +64,21 @@ feed_activate(Feed *feed)
 	if (!feed->fresh)
 		nfresh++;
 	feed->fresh = true;
+}
+
+void
+feed_note_roused(void)
+{
+	if (nrousing > 0 && last_rousing == feed_position->commit.no)
+		return;
+	last_rousing = feed_position->commit.no;
+	nrousing++;
+}
+
+bool
+feed_many_roused(void)
+{
+	return nrousing >= ROUSING_COMMITS;
 }
 
 bool
@@ -212,9 +231,8 @@ can_advance(const Feed *feed)
 		return may_ask(feed);
 	if (wants_rows_now(feed))
 		return true;
-	if (feed->behind && (feed->cursor < feed_position->commit.no ||
-						 feed->query->inert))
-		return true;			/* if only to be behind no longer */
+	if (feed->behind)
+		return true;			/* if only to be so no longer */
 	return feed->held && feed->due <= GetCurrentTimestamp();
 }
 
@@ -260,7 +278,7 @@ advance(Feed *feed, const void *arg)
 		else if (!feed_step(feed))
 		{
 			feed->cursor = feed_position->commit.no;
-			feed->behind = !feed->query->inert;
+			feed->behind = false;
 			feed_pass(feed);
 			feed_drop_idle(feed);
 		}
@@ -343,11 +361,8 @@ has_settled(const Feed *feed)
 static bool
 will_be_called(const Feed *feed)
 {
-	if (feed->replaying || feed->forget)
-		return true;
-	if (feed->answer)
-		return feed->answer->status == REFILL_CHANGED;
-	return is_blocked(feed) || !feed->behind;
+	return feed->replaying || feed->forget || feed->answer == NULL ||
+		feed->answer->status == REFILL_CHANGED;
 }
 
 /* The next turn begins with this feed, which is ready. */
@@ -417,6 +432,7 @@ feed_advance_all(void)
 	dlist_mutable_iter iter;
 	bool		more = false;
 
+	nrousing = 0;
 	shrink_stale_cushions();
 	activate_due();
 	dlist_foreach_modify(iter, &ready)

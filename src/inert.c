@@ -11,9 +11,12 @@
 #include "access/nbtree.h"
 #include "access/transam.h"
 #include "catalog/pg_collation.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_proc.h"
 #include "nodes/nodeFuncs.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/syscache.h"
 
 #include "compat.h"
 #include "inert.h"
@@ -140,10 +143,91 @@ is_inert_order(int n, const SortKey *keys)
 }
 
 bool
+is_inert_expression(Node *node)
+{
+	return !not_inert_walker(node, NULL);
+}
+
+static bool
+has_inert_order(const TopnQuery *query)
+{
+	return is_inert_order(query->nsort, query->sort) &&
+		is_inert_order(query->ngroups, query->group_order);
+}
+
+bool
 is_inert_query(const TopnQuery *query)
 {
-	return !not_inert_walker((Node *) query->quals, NULL) &&
-		!not_inert_walker((Node *) query->targetlist, NULL) &&
-		is_inert_order(query->nsort, query->sort) &&
-		is_inert_order(query->ngroups, query->group_order);
+	return is_inert_expression((Node *) query->quals) &&
+		is_inert_expression((Node *) query->targetlist) &&
+		has_inert_order(query);
+}
+
+/*
+ * A function in another language, or of a type with parts, may leave half-way
+ * what it keeps from one call to the next.
+ */
+static bool
+not_robust(Oid funcid, void *context)
+{
+	HeapTuple	tuple;
+	Oid			language;
+
+	if (funcid >= FirstGenbkiObjectId)
+		return true;
+	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(funcid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for function %u", funcid);
+	language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
+	ReleaseSysCache(tuple);
+	return language != INTERNALlanguageId;
+}
+
+static bool
+not_robust_walker(Node *node, void *context)
+{
+	if (node == NULL)
+		return false;
+
+	switch (nodeTag(node))
+	{
+		case T_List:
+		case T_TargetEntry:
+		case T_Const:
+		case T_BoolExpr:
+		case T_BooleanTest:
+		case T_RelabelType:
+		case T_CaseExpr:
+		case T_CaseWhen:
+		case T_CaseTestExpr:
+		case T_CoalesceExpr:
+		case T_MinMaxExpr:
+		case T_CoerceViaIO:
+		case T_ScalarArrayOpExpr:
+		case T_FuncExpr:
+		case T_OpExpr:
+		case T_DistinctExpr:
+		case T_NullIfExpr:
+			break;
+		case T_Var:
+			if (((Var *) node)->varattno == InvalidAttrNumber)
+				return true;
+			break;
+		case T_NullTest:
+			if (((NullTest *) node)->argisrow)
+				return true;
+			break;
+		default:
+			return true;
+	}
+	return check_functions_in_node(node, not_robust, NULL) ||
+		expression_tree_walker(node, not_robust_walker, NULL);
+}
+
+bool
+is_robust_query(const TopnQuery *query)
+{
+	return has_inert_order(query) &&
+		!not_robust_walker((Node *) query->quals, NULL) &&
+		!not_robust_walker((Node *) query->targetlist, NULL);
 }

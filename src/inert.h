@@ -13,6 +13,15 @@
  */
 extern bool is_inert_query(const TopnQuery *query);
 
+/* Can evaluating an expression? */
+extern bool is_inert_expression(Node *node);
+
+/*
+ * Can the expressions of a query be used again after an error, which comparing
+ * its rows cannot raise?
+ */
+extern bool is_robust_query(const TopnQuery *query);
+
 /* Can calling a function with a collation? */
 extern bool is_inert_function(Oid funcid, Oid collation);
 

@@ -299,18 +299,16 @@ Predicate *
 predicate_of(const TopnQuery *query)
 {
 	Predicate  *predicate = palloc0(sizeof(Predicate));
-	ListCell   *lc;
 
-	Assert(query->inert);
-	foreach(lc, query->quals)
+	for (int i = 0; i < query->ninert; i++)
 	{
 		Predicate	equality = {0};
 
 		if (predicate->equal_expr == NULL &&
-			add_equality(&equality, lfirst(lc)))
+			add_equality(&equality, list_nth(query->quals, i)))
 			*predicate = equality;
 	}
-	foreach(lc, query->quals)
-		add_range(predicate, lfirst(lc));
+	for (int i = 0; i < query->ninert; i++)
+		add_range(predicate, list_nth(query->quals, i));
 	return predicate;
 }

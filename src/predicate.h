@@ -35,7 +35,7 @@ typedef struct Predicate
 } Predicate;
 
 /*
- * What there is of the filter of an inert query, in CurrentMemoryContext.
+ * What there is of the inert part of a query's filter, in CurrentMemoryContext.
  * Looks up operators: needs a transaction.
  */
 extern Predicate *predicate_of(const TopnQuery *query);

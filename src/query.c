@@ -299,6 +299,29 @@ plan_expression(ParseState *pstate, Query *source, Node *node)
 	return node;
 }
 
+/*
+ * Rows that do not satisfy these cannot raise an error then, whether they are
+ * looked up by them or not.  They do not reveal anything to anybody, so that
+ * they may come even before security quals.
+ */
+static void
+evaluate_inert_first(TopnQuery *result)
+{
+	List	   *inert = NIL;
+	List	   *others = NIL;
+	ListCell   *lc;
+
+	foreach(lc, result->quals)
+	{
+		if (is_inert_expression(lfirst(lc)))
+			inert = lappend(inert, lfirst(lc));
+		else
+			others = lappend(others, lfirst(lc));
+	}
+	result->ninert = list_length(inert);
+	result->quals = list_concat(inert, others);
+}
+
 static void
 fill_quals(TopnQuery *result, ParseState *pstate, Query *source, List *quals)
 {
@@ -315,6 +338,7 @@ fill_quals(TopnQuery *result, ParseState *pstate, Query *source, List *quals)
 									make_ands_implicit((Expr *) qual));
 	}
 	result->quals = without_locations(result->quals);
+	evaluate_inert_first(result);
 }
 
 static void
@@ -461,6 +485,7 @@ analyze(const char *sql, int nargs, char **args)
 	fill_targetlist(result, pstate, source, flat.targetlist);
 	fill_sort(result, source);
 	result->inert = is_inert_query(result);
+	result->robust = is_robust_query(result);
 	find_dependencies(result, table_name(raw), source, rewritten);
 	if (result->functions || !fixed)
 		result->fingerprint = 0;

@@ -39,7 +39,8 @@ typedef struct TopnQuery
 {
 	Oid			relid;			/* the table; the root if partitioned */
 	List	   *quals;			/* implicitly ANDed, in order of evaluation:
-								 * security quals first */
+								 * inert ones, then security quals, then others */
+	int			ninert;			/* so many of them are inert */
 	List	   *targetlist;		/* of TargetEntry, planned expressions over
 								 * Vars of varno 1 */
 	int			nvisible;		/* columns of the select list */
@@ -78,6 +79,8 @@ typedef struct TopnQuery
 	bool		bound_exclusive;	/* or the first one that is not in it */
 	bool		inert;			/* evaluation and comparison can neither fail,
 								 * run user code nor look at catalogs */
+	bool		robust;			/* the same, but for errors of expressions,
+								 * which can be used again after one */
 
 	/* what else it depends on; see depend.c */
 	List	   *depends;		/* OIDs of views, and of composite types'

@@ -77,6 +77,8 @@ query_to_text(const TopnQuery *query)
 	numbers = list_make5_int(query->nvisible, query->keyless, query->inert,
 							 query->nsort, query->nkeys);
 	numbers = lappend_int(numbers, query->unranked);
+	numbers = lappend_int(numbers, query->ninert);
+	numbers = lappend_int(numbers, query->robust);
 	append_sort(query->nsort, query->sort, &numbers, &oids);
 	for (int i = 0; i < query->nkeys; i++)
 	{
@@ -197,6 +199,8 @@ query_from_text(const char *text)
 	query->nsort = list_nth_int(numbers, number++);
 	query->nkeys = list_nth_int(numbers, number++);
 	query->unranked = list_nth_int(numbers, number++);
+	query->ninert = list_nth_int(numbers, number++);
+	query->robust = list_nth_int(numbers, number++);
 
 	query->sort = read_sort(query->nsort, numbers, &number, oids, &oid);
 

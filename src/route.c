@@ -14,7 +14,8 @@
  *
  * What is found here may be too much, never too little: each feed found
  * evaluates its filter and compares whole rows.  Everything here is evaluated
- * while decoding, so only inert queries have a shape.  Others follow the log.
+ * while decoding, so it has to be inert: of other queries only that part of the
+ * filter counts which is, and a feed that is found goes through the log.
  */
 #include "postgres.h"
 
@@ -44,6 +45,7 @@ false;
 static MemoryContext route_context;
 static HTAB *routes;			/* by relid */
 static uint64 generation = 1;
+static uint64 log_generation = 1;
 static MemoryContext scratch;	/* for a call of route_find */
 
 /* what route_find has found */
@@ -116,7 +118,8 @@ route_refresh(Feed *feed)
 	note_passer(feed, window_set_is_passing(feed->windows) ||
 				window_set_is_partial(feed->windows) ||
 				(feed->route_key && feed->windows->holders == NULL));
-	if (feed->windows->only && !window_set_is_passing(feed->windows))
+	if (feed->query->inert && feed->windows->only &&
+		!window_set_is_passing(feed->windows))
 	{
 		boundary.end = feed->windows->only->end;
 		high = feed->windows->only->high;
@@ -242,8 +245,6 @@ route_join(Feed *feed)
 	feed->route = route;
 	dlist_push_tail(&route->feeds, &feed->route_node);
 	route_note_logger(feed);
-	if (!feed->query->inert)
-		return;
 	if (!feed->query->keyless)
 		join_key(route, feed);
 	shape_join(&route->shapes, feed);
@@ -277,12 +278,25 @@ route_leave(Feed *feed)
 }
 
 void
+route_ask_again(void)
+{
+	log_generation++;
+}
+
+uint64
+route_log_generation(void)
+{
+	return log_generation;
+}
+
+void
 route_note_logger(Feed *feed)
 {
 	if (feed->route && !feed->logger)
 	{
 		dlist_push_tail(&feed->route->loggers, &feed->logger_node);
 		feed->logger = true;
+		route_ask_again();
 	}
 }
 

@@ -59,6 +59,10 @@ extern void route_note_logger(Feed *feed);
 /* Does some feed of the table need its changes logged? */
 extern bool route_needs_log(Route *route);
 
+/* Changes whenever that may begin, and by a call of route_ask_again. */
+extern uint64 route_log_generation(void);
+extern void route_ask_again(void);
+
 /*
  * The feeds that a change of the table, or of a partition of it, may concern:
  * of those that are not behind none is left out that it does.  The array is

@@ -105,13 +105,17 @@ shape_startup(MemoryContext parent)
 	MemoryContextSwitchTo(caller);
 }
 
+/*
+ * The leading column of the order, or NULL: a row beyond the boundary of a
+ * query that is not inert may still raise an error.
+ */
 static Expr *
 leading_expr(const TopnQuery *query)
 {
 	TargetEntry *column = list_nth_node(TargetEntry, query->targetlist,
 										query->sort[0].attno - 1);
 
-	return column->expr;
+	return query->inert ? column->expr : NULL;
 }
 
 static bool
@@ -129,10 +133,11 @@ is_of_shape(const Shape *shape, const Predicate *predicate,
 		mine->range_type == predicate->range_type &&
 		mine->limit_type == predicate->limit_type &&
 		mine->range_collation == predicate->range_collation &&
-		shape->sort_key.sortop == sort->sortop &&
-		shape->sort_key.collation == sort->collation &&
-		shape->sort_key.nulls_first == sort->nulls_first &&
-		equal(shape->sort.expr, leading_expr(query));
+		equal(shape->sort.expr, leading_expr(query)) &&
+		(shape->sort.expr == NULL ||
+		 (shape->sort_key.sortop == sort->sortop &&
+		  shape->sort_key.collation == sort->collation &&
+		  shape->sort_key.nulls_first == sort->nulls_first));
 }
 
 /* In CurrentMemoryContext, for as long. */
@@ -153,10 +158,13 @@ make_order(Shape *shape, const RowFormat *format)
 	SpanOrder  *order = &shape->order;
 	Oid			family = predicate->range_family;
 
-	shape->sort_column = *TupleDescAttr(format->desc,
-										shape->sort_key.attno - 1);
-	row_prepare_sort(&shape->sort_support, &shape->sort_key,
-					 &shape->sort_column);
+	if (shape->sort.expr)
+	{
+		shape->sort_column = *TupleDescAttr(format->desc,
+											shape->sort_key.attno - 1);
+		row_prepare_sort(&shape->sort_support, &shape->sort_key,
+						 &shape->sort_column);
+	}
 	order->sort = &shape->sort_support;
 	order->ranges = predicate->range_expr != NULL;
 	if (!order->ranges)

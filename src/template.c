@@ -10,7 +10,7 @@
  * How many rows they show, and from which on, makes no difference.
  * The text can be made again at any time.
  *
- * Only inert queries are shared: no error can leave their expressions, or
+ * Only robust queries are shared: no error can leave their expressions, or
  * windows in the memory that they share, half-way.
  */
 #include "postgres.h"
@@ -364,18 +364,18 @@ template_acquire(const SubscriptionRow *row, const char *text,
 
 	MemoryContextSwitchTo(scratch);
 	query = query_from_text(text);
-	if (query->inert)
+	if (query->robust)
 		query->quals = (List *) take_constants((Node *) query->quals,
 											   &constants);
 	key = make_key(row, query);
-	if (query->inert)
+	if (query->robust)
 		template = find_template(hash_key(key), key);
 	if (template)
 		query_add_dependencies(template->query, text, template->context);
 	else
 	{
 		template = make_template(query, constants, key);
-		if (query->inert)
+		if (query->robust)
 			share(template);
 	}
 	template->refs++;

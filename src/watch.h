@@ -16,7 +16,7 @@ typedef struct Watch
 	Table	   *table;			/* NULL until a change is to be applied */
 	uint64		generation;		/* of routes */
 	List	   *routes;			/* those of relids that have feeds */
-	uint64		asked;			/* in that commit, whether ... */
+	uint64		asked;			/* see route_log_generation, whether ... */
 	bool		needs_log;		/* ... some feed needs its changes logged */
 	uint64		rewritten;		/* by that commit, see note_rewrite */
 	uint64		class;			/* see watch_class_changed; 0: not known */

@@ -311,7 +311,8 @@ decode(void)
 {
 	bool		more = true;
 
-	for (int i = 0; more && i < RECORDS_PER_TURN && has_room(); i++)
+	for (int i = 0; more && i < RECORDS_PER_TURN && has_room() &&
+		 !feed_many_roused(); i++)
 	{
 		CHECK_FOR_INTERRUPTS();
 		more = decoder_step();

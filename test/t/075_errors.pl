@@ -1,0 +1,152 @@
+# Queries whose expressions can fail are not evaluated while decoding.  They go
+# through the log when a change concerns them, by the part of the filter that
+# cannot fail; and whether they fail does not depend on when they do that.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::Bin/../lib";
+
+use Test::More;
+
+use LiveTopn::RefillStops;
+use LiveTopn::Scenario;
+use LiveTopn::Server qw(poll_until);
+
+my $server = LiveTopn::Server->start('errors',
+	conf => "live_topn.debug_refill_stops = on\n"
+	  . "autovacuum = off\n");
+use_server($server);
+
+my $stops = LiveTopn::RefillStops->new($server);
+
+# 30 items of each of three tenants; of tenant 1, the best is 30.
+sub items
+{
+	run 'CREATE TABLE items (id int PRIMARY KEY, tenant int, score int,
+			parts int DEFAULT 1)',
+	  'INSERT INTO items SELECT g, (g + 29) / 30, g FROM generate_series(1, 90) g';
+	return;
+}
+
+sub of_tenant
+{
+	my ($tenant) = @_;
+	return "SELECT id, score / parts AS share FROM items
+		WHERE 10 / parts > 0 AND tenant = $tenant
+		ORDER BY score + 0 DESC, id LIMIT 3";
+}
+
+sub changes
+{
+	my ($name) = @_;
+	my ($changes) = stats_of($name, 'changes');
+	return $changes;
+}
+
+scenario 'errors', 'changes go to those they concern' => sub {
+	items;
+	subscribe a => of_tenant(1);
+	subscribe b => of_tenant(2);
+	my %before = map { $_ => changes($_) } qw(a b);
+	run map { "UPDATE items SET score = score + 1 WHERE id = $_" } 41 .. 50;
+	is(changes('a') - $before{a}, 0, 'none of them is of a');
+	is(changes('b') - $before{b}, 10, 'all are of b');
+	run 'UPDATE items SET tenant = 1, score = 100 WHERE id = 60';
+	saw a => 'leave 28 at 3, enter 60 at 1';
+	saw b => 'leave 60 at 1, enter 57 at 3';
+	equals_query qw(a b);
+};
+
+scenario 'errors', 'so do errors' => sub {
+	items;
+	subscribe a => of_tenant(1);
+	subscribe b => of_tenant(2);
+	run 'UPDATE items SET parts = 0 WHERE id = 31';
+	wait_for_state b => 'error';
+	equals_query 'a';
+	saw a => ();
+	run 'UPDATE items SET parts = 2 WHERE id = 31',
+	  'UPDATE items SET parts = 2 WHERE id = 1';
+	wait_for_state b => 'live';
+	equals_query qw(a b);
+
+	# the row that is held becomes another tenant's, and an error of his
+	run 'UPDATE items SET parts = 0, tenant = 2 WHERE id = 30';
+	equals_query 'a';
+	wait_for_state b => 'error';
+	is(state_of('a'), 'live', 'a goes on');
+};
+
+# All that is logged meanwhile is looked at.
+scenario 'errors', 'also while rows are missing' => sub {
+	items;
+	subscribe a => of_tenant(1), cushion => 0;
+	session->sync;
+	$stops->hold(LiveTopn::RefillStops::BEFORE_QUERY);
+	run 'DELETE FROM items WHERE id = 30';
+	$stops->wait_for(LiveTopn::RefillStops::BEFORE_QUERY);
+	run 'UPDATE items SET parts = 0 WHERE tenant = 2',
+	  'UPDATE items SET score = 50 WHERE id = 5';
+	$stops->release(LiveTopn::RefillStops::BEFORE_QUERY);
+	equals_query 'a';
+	is(state_of('a'), 'live', 'a is not in error');
+};
+
+scenario 'errors', 'a commit that concerns it late, and in another partition' => sub {
+	run 'CREATE TABLE items (id int PRIMARY KEY, tenant int, score int,
+			parts int DEFAULT 1) PARTITION BY RANGE (id)',
+	  'CREATE TABLE items_1 PARTITION OF items FOR VALUES FROM (0) TO (50)',
+	  'CREATE TABLE items_2 PARTITION OF items FOR VALUES FROM (50) TO (500)',
+	  'INSERT INTO items SELECT g, g % 2, g FROM generate_series(1, 90) g';
+	subscribe a => of_tenant(1);
+	session->sync;
+	run 'BEGIN',
+	  'UPDATE items SET score = 1000 WHERE id = 2',
+	  'UPDATE items SET score = 1000 WHERE id = 60',
+	  'UPDATE items SET score = 1000 WHERE id = 89',
+	  'UPDATE items SET score = 999 WHERE id = 3',
+	  'UPDATE items SET score = 998 WHERE id = 51',
+	  'COMMIT';
+	saw a => 'leave 85 at 3, leave 87 at 2, enter 3 at 2, enter 51 at 3,'
+	  . ' update 89 at 1';
+	equals_query 'a';
+};
+
+scenario 'errors', 'a page moves and a reset comes with a change' => sub {
+	items;
+	subscribe a => of_tenant(1), limit => 5;
+	subscribe b => of_tenant(2);
+	session->sync;
+	run 'BEGIN',
+	  'UPDATE items SET score = 1000 WHERE id IN (3, 33)',
+	  q{SELECT topn_move('a', 1, 4)},
+	  q{SELECT topn_resync('b')},
+	  'COMMIT';
+	session->turn_to('a', 'SELECT row_to_json(q) FROM ('
+		  . of_tenant(1) =~ s/LIMIT 3/LIMIT 4 OFFSET 1/r . ') q');
+	equals_query qw(a b);
+	is_deeply([ stats_of('a', 'batches') ], [1], 'one batch for both');
+
+	# alone
+	run q{SELECT topn_move('a', 0, 3)}, q{SELECT topn_resync('b')};
+	session->turn_to('a', 'SELECT row_to_json(q) FROM (' . of_tenant(1) . ') q');
+	equals_query qw(a b);
+};
+
+scenario 'errors', 'restarts' => sub {
+	items;
+	subscribe a => of_tenant(1);
+	subscribe b => of_tenant(2), throttle => '50ms';
+	run 'UPDATE items SET score = 1000 WHERE id IN (3, 33)';
+	session->sync;
+	$server->restart_worker;
+	run 'UPDATE items SET score = 1001 WHERE id IN (4, 34)';
+	equals_query 'a';
+	poll_until(sub { !defined session->difference('b') }, 'b to be told');
+	is_deeply([ stats_of('a', 'refills', 'resets') ], [ 0, 0 ],
+		'nothing is read again');
+};
+
+done_testing();
