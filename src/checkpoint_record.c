@@ -79,8 +79,16 @@ needs_look(const Feed *feed)
 						 window_set_is_partial(feed->windows)));
 }
 
+static void
+put_query(FileWriter *writer, const Feed *feed)
+{
+	char	   *text = template_text(feed->template, feed->params);
+
+	writer_put_bytes(writer, text, strlen(text));
+	pfree(text);
+}
+
 /*
- *	query as text
  *	int64 1, rows before and low, if they are counted; or 0
  *	int64 others; number of dropped groups, each; rows of their results
  *	number of windows, each
@@ -89,14 +97,10 @@ needs_look(const Feed *feed)
 static void
 put_feed(FileWriter *writer, const Feed *feed)
 {
-	char	   *text;
 	uint64		position = 0;
 	Window	   *window;
 	ListCell   *lc;
 
-	text = template_text(feed->template, feed->params);
-	writer_put_bytes(writer, text, strlen(text));
-	pfree(text);
 	writer_put_int(writer, feed->windows->counted);
 	if (feed->windows->counted)
 	{
@@ -149,7 +153,7 @@ put_shown(FileWriter *writer, const Subscriber *subscriber)
  *	what is shown
  *	int64 lease_end
  *	int64 kind, as RecordKind; if it is RECORD_FEED:
- *	int64 lsn; the feed; what it covers
+ *	int64 lsn; query as text; the feed; what it covers
  */
 void
 record_put(FileWriter *writer, const Subscriber *subscriber, RecordKind kind)
@@ -161,6 +165,7 @@ record_put(FileWriter *writer, const Subscriber *subscriber, RecordKind kind)
 	if (kind == RECORD_FEED)
 	{
 		writer_put_int(writer, feed_exact_lsn(subscriber->feed));
+		put_query(writer, subscriber->feed);
 		put_feed(writer, subscriber->feed);
 		put_covered(writer, subscriber->feed);
 	}
@@ -168,6 +173,7 @@ record_put(FileWriter *writer, const Subscriber *subscriber, RecordKind kind)
 }
 
 #ifdef USE_ASSERT_CHECKING
+/* The query is the same, unless the windows are others, too. */
 uint32
 record_checksum(const Subscriber *subscriber)
 {

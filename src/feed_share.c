@@ -419,9 +419,23 @@ pass_to(Feed *host, Subscriber *subscriber)
 		subscriber->page = feed_page(subscriber, host->windows->only);
 }
 
+/* The texts of those who come may name a view, say, that the others do not. */
+static void
+add_dependencies(Feed *host, const Feed *feed)
+{
+	char	   *text;
+
+	if (host->template == feed->template)
+		return;
+	text = template_text(feed->template, feed->params);
+	query_add_dependencies(host->query, text, host->template->context);
+	pfree(text);
+}
+
 /*
- * Nothing takes memory until all subscribers show the host, so that no error
- * leaves this half done.  Later errors are the host's own.
+ * Nothing takes memory from when the first subscriber leaves until all show the
+ * host, so that no error leaves this half done.  Later errors are the host's
+ * own.
  */
 static void
 merge(Feed *host, const void *arg)
@@ -430,6 +444,7 @@ merge(Feed *host, const void *arg)
 	int64		offset = host->offset;
 	int64		limit = host->limit;
 
+	add_dependencies(host, feed);
 	feed_share_leave(feed);
 	keep_counters(&host->counters, &feed->counters);
 	host->windows->loaded = Max(host->windows->loaded,

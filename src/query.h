@@ -158,8 +158,12 @@ extern TopnQuery *query_from_text(const char *text);
 /* The fingerprint of the query in such a text. */
 extern uint64 query_text_fingerprint(const char *text);
 
-/* The part of such a text that says what the query means. */
+/*
+ * The part of such a text that says what the query means, and what comes before
+ * it.
+ */
 extern const char *query_text_of_meaning(const char *text);
+extern char *query_dependencies_to_text(const TopnQuery *query);
 
 /*
  * Do two such texts mean the same, whatever they depend on, and whichever of

@@ -67,9 +67,23 @@ read_sort(int n, List *numbers, int *number, List *oids, int *oid)
 }
 
 char *
-query_to_text(const TopnQuery *query)
+query_dependencies_to_text(const TopnQuery *query)
 {
 	List	   *dependencies;
+
+	dependencies = list_make5(query->depends, query->shadows,
+							  list_make4_int(query->enums, query->functions,
+											 query->any_name, query->calls),
+							  make_int64(query->offset),
+							  make_int64(query->limit));
+	dependencies = lappend(dependencies, query->names);
+	return psprintf(UINT64_FORMAT " %s\n", query->fingerprint,
+					nodeToString(dependencies));
+}
+
+char *
+query_to_text(const TopnQuery *query)
+{
 	List	   *numbers;
 	List	   *oids = list_make1_oid(query->relid);
 	List	   *names = NIL;
@@ -97,14 +111,7 @@ query_to_text(const TopnQuery *query)
 	numbers = lappend_int(numbers, query->bound);
 	numbers = lappend_int(numbers, query->bound_exclusive);
 
-	dependencies = list_make5(query->depends, query->shadows,
-							  list_make4_int(query->enums, query->functions,
-											 query->any_name, query->calls),
-							  make_int64(query->offset),
-							  make_int64(query->limit));
-	dependencies = lappend(dependencies, query->names);
-	return psprintf(UINT64_FORMAT " %s\n%s", query->fingerprint,
-					nodeToString(dependencies),
+	return psprintf("%s%s", query_dependencies_to_text(query),
 					nodeToString(list_make5(numbers, oids, names,
 											list_make2(make_int64(query->nties),
 													   make_int64(query->definitions)),

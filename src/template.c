@@ -237,7 +237,8 @@ template_text(const Template *template, ParamListInfo params)
 	char	   *text;
 
 	MemoryContextSwitchTo(scratch);
-	text = psprintf("%s%s%s", template->text_before,
+	text = psprintf("%s%s%s%s", query_dependencies_to_text(template->query),
+					template->text_before,
 					nodeToString(template_query(template, params)->quals),
 					template->text_after);
 	text = MemoryContextStrdup(caller, text);
@@ -280,7 +281,8 @@ find_template(uint64 hash, const char *key)
 }
 
 /*
- * The text of the query on both sides of its filter, which alone differs.  A
+ * The text of the query on both sides of its filter, which alone differs, but
+ * for what it turns out to depend on later.  A
  * mark is put in its place that occurs nowhere else.
  */
 static void
@@ -292,11 +294,11 @@ cut_text(Template *template)
 	{
 		String	   *filter = makeString(psprintf("filter%d", i));
 		char	   *mark = nodeToString(filter);
-		char	   *text;
-		char	   *place;
+		const char *text;
+		const char *place;
 
 		query.quals = (List *) filter;
-		text = query_to_text(&query);
+		text = query_text_of_meaning(query_to_text(&query));
 		place = strstr(text, mark);
 		if (strstr(place + 1, mark))
 			continue;

@@ -30,7 +30,8 @@ typedef struct Template
 	dlist_head	feeds;			/* by their template_node, see feed.c */
 	TopnQuery  *query;
 	List	   *constants;		/* of Const, what the parameters stand for */
-	char	   *text_before;	/* the query as text, without its filter */
+	char	   *text_before;	/* what the query means as text, without its
+								 * filter */
 	char	   *text_after;
 	RowFormat  *format;
 	Evaluator  *evaluator;
