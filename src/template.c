@@ -281,9 +281,9 @@ find_template(uint64 hash, const char *key)
 }
 
 /*
- * The text of the query on both sides of its filter, which alone differs, but
- * for what it turns out to depend on later.  A
- * mark is put in its place that occurs nowhere else.
+ * The text of the query on both sides of its filter, which alone differs.  A
+ * mark is put in its place that occurs nowhere else.  What comes before, on
+ * what the query depends, can become more.
  */
 static void
 cut_text(Template *template)
