@@ -249,7 +249,7 @@ evaluate_tuple(Evaluator *evaluator, WindowSet *set, Table *table,
 	ExprContext *econtext = evaluator->econtext;
 	int			ncolumns = list_length(evaluator->query->targetlist);
 	Bitmapset  *missing = NULL;
-	bool		first = evaluator->query->inert;
+	bool		first = evaluator->query->inert_end;
 	const Row  *low = set->only ? set->only->low : NULL;
 	EvaluateResult result = EVALUATE_OUTSIDE;
 	MemoryContext caller;

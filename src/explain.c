@@ -489,15 +489,15 @@ routing_text(TopnQuery *query, Relation rel)
 		appendStringInfo(&text, "the range of %s, ",
 						 expression_text(query,
 										 (Node *) predicate->range_expr));
-	if (!query->inert)
-		appendStringInfoString(&text, "the filter, outside of decoding: the query may fail, or calls functions that look at catalogs");
-	else if (query->limit == NO_LIMIT || query->ngroups > 0)
+	if (query->limit == NO_LIMIT || query->ngroups > 0 || !query->inert_end)
 		appendStringInfoString(&text, "the filter");
 	else
 		appendStringInfo(&text, "the last row held, in the order of %s",
 						 expression_text(query,
 										 row_column(query,
 													query->sort[0].attno)));
+	if (!query->inert)
+		appendStringInfoString(&text, "; evaluated outside of decoding, as the query may fail, or calls functions that look at catalogs");
 	return text.data;
 }
 

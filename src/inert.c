@@ -163,6 +163,19 @@ is_inert_query(const TopnQuery *query)
 		has_inert_order(query);
 }
 
+bool
+has_inert_end(const TopnQuery *query)
+{
+	TargetEntry *leading = list_nth_node(TargetEntry, query->targetlist,
+										 query->sort[0].attno - 1);
+
+	if (query->ngroups > 0)
+		return is_inert_query(query);	/* the group says which window */
+	return is_inert_expression((Node *) query->quals) &&
+		is_inert_expression((Node *) leading->expr) &&
+		is_inert_order(1, query->sort);
+}
+
 /*
  * A function in another language, or of a type with parts, may leave half-way
  * what it keeps from one call to the next.

@@ -13,6 +13,9 @@
  */
 extern bool is_inert_query(const TopnQuery *query);
 
+/* Can evaluating the filter, and comparing by the leading sort column? */
+extern bool has_inert_end(const TopnQuery *query);
+
 /* Can evaluating an expression? */
 extern bool is_inert_expression(Node *node);
 

@@ -485,6 +485,7 @@ analyze(const char *sql, int nargs, char **args)
 	fill_targetlist(result, pstate, source, flat.targetlist);
 	fill_sort(result, source);
 	result->inert = is_inert_query(result);
+	result->inert_end = has_inert_end(result);
 	result->robust = is_robust_query(result);
 	find_dependencies(result, table_name(raw), source, rewritten);
 	if (result->functions || !fixed)

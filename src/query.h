@@ -79,6 +79,9 @@ typedef struct TopnQuery
 	bool		bound_exclusive;	/* or the first one that is not in it */
 	bool		inert;			/* evaluation and comparison can neither fail,
 								 * run user code nor look at catalogs */
+	bool		inert_end;		/* the same of the filter and the leading sort
+								 * column, which say that a row is not in a
+								 * window */
 	bool		robust;			/* the same, but for errors of expressions,
 								 * which can be used again after one */
 

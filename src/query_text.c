@@ -92,6 +92,7 @@ query_to_text(const TopnQuery *query)
 							 query->nsort, query->nkeys);
 	numbers = lappend_int(numbers, query->unranked);
 	numbers = lappend_int(numbers, query->ninert);
+	numbers = lappend_int(numbers, query->inert_end);
 	numbers = lappend_int(numbers, query->robust);
 	append_sort(query->nsort, query->sort, &numbers, &oids);
 	for (int i = 0; i < query->nkeys; i++)
@@ -207,6 +208,7 @@ query_from_text(const char *text)
 	query->nkeys = list_nth_int(numbers, number++);
 	query->unranked = list_nth_int(numbers, number++);
 	query->ninert = list_nth_int(numbers, number++);
+	query->inert_end = list_nth_int(numbers, number++);
 	query->robust = list_nth_int(numbers, number++);
 
 	query->sort = read_sort(query->nsort, numbers, &number, oids, &oid);

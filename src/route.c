@@ -118,7 +118,7 @@ route_refresh(Feed *feed)
 	note_passer(feed, window_set_is_passing(feed->windows) ||
 				window_set_is_partial(feed->windows) ||
 				(feed->route_key && feed->windows->holders == NULL));
-	if (feed->query->inert && feed->windows->only &&
+	if (feed->query->inert_end && feed->windows->only &&
 		!window_set_is_passing(feed->windows))
 	{
 		boundary.end = feed->windows->only->end;

@@ -106,8 +106,8 @@ shape_startup(MemoryContext parent)
 }
 
 /*
- * The leading column of the order, or NULL: a row beyond the boundary of a
- * query that is not inert may still raise an error.
+ * The leading column of the order, or NULL: a row beyond the boundary may
+ * still raise an error.
  */
 static Expr *
 leading_expr(const TopnQuery *query)
@@ -115,7 +115,7 @@ leading_expr(const TopnQuery *query)
 	TargetEntry *column = list_nth_node(TargetEntry, query->targetlist,
 										query->sort[0].attno - 1);
 
-	return query->inert ? column->expr : NULL;
+	return query->inert_end ? column->expr : NULL;
 }
 
 static bool

@@ -59,6 +59,26 @@ scenario 'errors', 'changes go to those they concern' => sub {
 	equals_query qw(a b);
 };
 
+scenario 'errors', 'a row beyond the last one held concerns nobody' => sub {
+	my $query = 'SELECT id, 10 / parts AS share FROM items
+		WHERE tenant = 1 ORDER BY score DESC, id LIMIT 3';
+
+	items;
+	subscribe a => $query;
+	my $before = changes('a');
+	run 'UPDATE items SET parts = 0 WHERE id = 5',
+	  'INSERT INTO items VALUES (100, 1, -1, 0)';
+	is(changes('a') - $before, 0, 'they are not looked at');
+	is(state_of('a'), 'live', 'nor do they raise an error');
+	run 'UPDATE items SET score = 100 WHERE id = 6';
+	ids_are a => '6 30 29';
+	run 'UPDATE items SET score = 100 WHERE id = 5';
+	wait_for_state a => 'error';
+	run 'UPDATE items SET parts = 1';
+	wait_for_state a => 'live';
+	equals_query 'a';
+};
+
 scenario 'errors', 'so do errors' => sub {
 	items;
 	subscribe a => of_tenant(1);
