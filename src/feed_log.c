@@ -329,10 +329,9 @@ is_late(const Feed *feed)
 static bool
 takes_turn(Feed *feed)
 {
-	if (!feed->loaded || feed->query->inert)
-		return is_late(feed);
-	fall_behind(feed, feed_position->commit.no - 1);
-	return true;
+	if (feed->loaded && !feed->query->inert)
+		fall_behind(feed, feed_position->commit.no - 1);
+	return is_late(feed);		/* unless it has lost its rows at this commit */
 }
 
 /* At the last commit decoded, where a feed that is late gets later. */

@@ -155,6 +155,24 @@ scenario 'errors', 'a page moves and a reset comes with a change' => sub {
 	equals_query qw(a b);
 };
 
+scenario 'errors', 'a page moves when a partition goes' => sub {
+	my $query = 'SELECT id FROM items WHERE 10 / parts > 0 ORDER BY id DESC LIMIT 3';
+
+	run 'CREATE TABLE items (id int PRIMARY KEY, parts int DEFAULT 1)
+		PARTITION BY RANGE (id)',
+	  map { ("CREATE TABLE items_$_ PARTITION OF items
+			FOR VALUES FROM (${_}0) TO (${_}9)",
+		  "ALTER TABLE items_$_ REPLICA IDENTITY FULL") } 1 .. 3;
+	run 'INSERT INTO items SELECT g FROM generate_series(10, 38) g WHERE g % 10 < 9';
+	subscribe a => $query;
+	writer->begin_work;
+	run q{SELECT topn_move('a', 1)}, 'ALTER TABLE items DETACH PARTITION items_3';
+	writer->commit;
+	saw a => 'leave 36 at 3, leave 37 at 2, leave 38 at 1, enter 27 at 1, enter 26 at 2, enter 25 at 3';
+	session->turn_to('a', "SELECT row_to_json(q)::text FROM ($query OFFSET 1) q");
+	equals_query 'a';
+};
+
 scenario 'errors', 'restarts' => sub {
 	items;
 	subscribe a => of_tenant(1);
