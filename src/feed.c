@@ -4,9 +4,9 @@
  *
  * The windows of a feed are exact at its cursor: at the last commit decoded,
  * or, if the feed is behind, at a commit of the log.  A feed falls behind when
- * its window runs short of rows, when its query cannot be evaluated while
- * decoding, and when a catalog change makes us look at the query again; it
- * then goes through the log commit by commit.
+ * its window runs short of rows, when something concerns it that cannot be
+ * evaluated while decoding, and when a catalog change makes us look at the
+ * query again; it then goes through the log commit by commit.
  *
  * What is published is always the difference between two exact results.
  * Where a result stays unknown because an old version is (see reconcile.c),

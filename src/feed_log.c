@@ -324,10 +324,10 @@ is_late(const Feed *feed)
 
 /*
  * Must an event at the last commit decoded wait for the feed's turn?  A query
- * that is not inert is not evaluated before.
+ * that is not inert is not evaluated before, and falls behind.
  */
 static bool
-takes_turn(Feed *feed)
+waits_for_turn(Feed *feed)
 {
 	if (feed->loaded && !feed->query->inert)
 		fall_behind(feed, feed_position->commit.no - 1);
@@ -378,7 +378,7 @@ feed_resync(Subscriber *subscriber)
 
 	if (feed_has_applied(feed))
 		return false;
-	if (feed->loaded && takes_turn(feed))
+	if (feed->loaded && waits_for_turn(feed))
 	{
 		add_event(feed, subscriber, FEED_RESET);
 		return false;
@@ -399,7 +399,7 @@ feed_move(Subscriber *subscriber, int64 offset, int64 limit, bool seen)
 	}
 	if (feed->loaded ? feed_position->commit.start < feed->applied : seen)
 		return false;
-	if (takes_turn(feed))
+	if (waits_for_turn(feed))
 	{
 		FeedEvent  *event = add_event(feed, subscriber, FEED_MOVE);
 

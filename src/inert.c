@@ -1,10 +1,12 @@
 /*
  * inert.c
- *	  Queries that can be evaluated anywhere.
+ *	  Queries that can be evaluated anywhere, and again after an error.
  *
  * Evaluating an expression in general takes a transaction, the identity of the
  * owner, and readiness for errors.  Most queries only compare columns with
- * constants and with each other.
+ * constants and with each other: they are inert.  Of those that are not, many
+ * call no functions but PostgreSQL's own in C, which an error leaves as they
+ * were: they are robust.
  */
 #include "postgres.h"
 
@@ -65,12 +67,10 @@ not_inert(Oid funcid, void *context)
 	return !is_inert_function(funcid, *(Oid *) context);
 }
 
+/* Does it keep no state, and need no catalogs, beside its functions? */
 static bool
-not_inert_walker(Node *node, void *context)
+is_plain_node(Node *node)
 {
-	if (node == NULL)
-		return false;
-
 	switch (nodeTag(node))
 	{
 		case T_List:
@@ -83,39 +83,42 @@ not_inert_walker(Node *node, void *context)
 		case T_CaseWhen:
 		case T_CaseTestExpr:
 		case T_CoalesceExpr:
-			break;
-		case T_Var:
-			if (((Var *) node)->varattno == InvalidAttrNumber)
-				return true;	/* looks its row type up */
-			break;
-		case T_NullTest:
-			if (((NullTest *) node)->argisrow)
-				return true;
-			break;
 		case T_ScalarArrayOpExpr:
-			{
-				Node	   *array = lsecond(((ScalarArrayOpExpr *) node)->args);
-
-				/* it looks the element type up */
-				if (get_element_type(exprType(array)) >= FirstGenbkiObjectId)
-					return true;
-			}
-			/* FALLTHROUGH */
 		case T_FuncExpr:
 		case T_OpExpr:
 		case T_DistinctExpr:
 		case T_NullIfExpr:
-			{
-				Oid			collation = exprInputCollation(node);
-
-				if (check_functions_in_node(node, not_inert, &collation))
-					return true;
-			}
-			break;
+			return true;
+		case T_Var:
+			/* a whole row looks its type up */
+			return ((Var *) node)->varattno != InvalidAttrNumber;
+		case T_NullTest:
+			return !((NullTest *) node)->argisrow;
 		default:
+			return false;
+	}
+}
+
+static bool
+not_inert_walker(Node *node, void *context)
+{
+	Oid			collation;
+
+	if (node == NULL)
+		return false;
+	if (!is_plain_node(node))
+		return true;
+	if (IsA(node, ScalarArrayOpExpr))
+	{
+		Node	   *array = lsecond(((ScalarArrayOpExpr *) node)->args);
+
+		/* it looks the element type up */
+		if (get_element_type(exprType(array)) >= FirstGenbkiObjectId)
 			return true;
 	}
-	return expression_tree_walker(node, not_inert_walker, context);
+	collation = exprInputCollation(node);
+	return check_functions_in_node(node, not_inert, &collation) ||
+		expression_tree_walker(node, not_inert_walker, context);
 }
 
 static bool
@@ -177,7 +180,7 @@ has_inert_end(const TopnQuery *query)
 }
 
 /*
- * A function in another language, or of a type with parts, may leave half-way
+ * A function in another language, or of somebody else's, may leave half-way
  * what it keeps from one call to the next.
  */
 static bool
@@ -201,38 +204,9 @@ not_robust_walker(Node *node, void *context)
 {
 	if (node == NULL)
 		return false;
-
-	switch (nodeTag(node))
-	{
-		case T_List:
-		case T_TargetEntry:
-		case T_Const:
-		case T_BoolExpr:
-		case T_BooleanTest:
-		case T_RelabelType:
-		case T_CaseExpr:
-		case T_CaseWhen:
-		case T_CaseTestExpr:
-		case T_CoalesceExpr:
-		case T_MinMaxExpr:
-		case T_CoerceViaIO:
-		case T_ScalarArrayOpExpr:
-		case T_FuncExpr:
-		case T_OpExpr:
-		case T_DistinctExpr:
-		case T_NullIfExpr:
-			break;
-		case T_Var:
-			if (((Var *) node)->varattno == InvalidAttrNumber)
-				return true;
-			break;
-		case T_NullTest:
-			if (((NullTest *) node)->argisrow)
-				return true;
-			break;
-		default:
-			return true;
-	}
+	if (!is_plain_node(node) && !IsA(node, MinMaxExpr) &&
+		!IsA(node, CoerceViaIO))
+		return true;
 	return check_functions_in_node(node, not_robust, NULL) ||
 		expression_tree_walker(node, not_robust_walker, NULL);
 }

@@ -1,6 +1,6 @@
 /*
  * inert.h
- *	  Queries that can be evaluated anywhere.
+ *	  Queries that can be evaluated anywhere, and again after an error.
  */
 #ifndef LIVE_TOPN_INERT_H
 #define LIVE_TOPN_INERT_H
@@ -19,13 +19,13 @@ extern bool has_inert_end(const TopnQuery *query);
 /* Can evaluating an expression? */
 extern bool is_inert_expression(Node *node);
 
+/* Can calling a function with a collation? */
+extern bool is_inert_function(Oid funcid, Oid collation);
+
 /*
  * Can the expressions of a query be used again after an error, which comparing
  * its rows cannot raise?
  */
 extern bool is_robust_query(const TopnQuery *query);
-
-/* Can calling a function with a collation? */
-extern bool is_inert_function(Oid funcid, Oid collation);
 
 #endif							/* LIVE_TOPN_INERT_H */

@@ -82,8 +82,8 @@ typedef struct TopnQuery
 	bool		inert_end;		/* the same of the filter and the leading sort
 								 * column, which say that a row is not in a
 								 * window */
-	bool		robust;			/* the same, but for errors of expressions,
-								 * which can be used again after one */
+	bool		robust;			/* expressions can be used again after an
+								 * error, comparison is inert */
 
 	/* what else it depends on; see depend.c */
 	List	   *depends;		/* OIDs of views, and of composite types'
@@ -95,7 +95,8 @@ typedef struct TopnQuery
 								 * names are looked for in, and of roles
 								 * (AUTHOID) whose rights count */
 	bool		any_name;		/* others may matter, too */
-	bool		functions;		/* a function could be replaced */
+	bool		functions;		/* a function could be replaced, or look at
+								 * what it likes */
 	bool		calls;			/* a new one, or an operator, could be meant
 								 * instead */
 	uint64		definitions;	/* hash of those of functions and types */
