@@ -163,12 +163,32 @@ listen_to(char **error)
 	return good;
 }
 
+/* Without it, the error would be about a function with unknown arguments. */
+static bool
+has_extension(char **error)
+{
+	PGresult   *res;
+	bool		found;
+
+	if (!execute("SELECT FROM pg_extension WHERE extname = 'live_topn'", NULL,
+				 &res, error))
+		return false;
+	found = PQntuples(res) > 0;
+	PQclear(res);
+	if (!found)
+		*error = psprintf("database \"%s\" lacks the extension: CREATE EXTENSION live_topn",
+						  PQdb(conn));
+	return found;
+}
+
 /* Make or find the subscription, and begin with its result. */
 static bool
 start(char **error)
 {
 	PGresult   *res;
 
+	if (!has_extension(error))
+		return false;
 	if (query)
 	{
 		if (!execute(streaming ?

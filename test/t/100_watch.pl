@@ -243,6 +243,8 @@ fails_with([ '--follow=x', 'SELECT' ], 2, qr/give one query/);
 fails_with(['SELECT 1'], 2, qr/standard output is no terminal.*--json/s);
 fails_with([ '--json', 'SELECT 1' ], 1, qr/a subscribed query must/);
 fails_with([ '--json', '--follow=nobody' ], 1, qr/"nobody" does not exist/);
+fails_with([ '--json', '--dbname=template1', 'SELECT 1' ],
+	1, qr/"template1" lacks the extension: CREATE EXTENSION live_topn$/);
 fails_with([ '--json', '-p', '1', $top ], 1, qr/failed/);
 program_help_ok('topn_watch');
 program_version_ok('topn_watch');
