@@ -34,9 +34,9 @@ def _payloads(conn, channel):
 def follow(conn, name):
     """Yield (batch, list) after each change, and (None, list) at a start."""
     row = conn.execute(
-        "SELECT ranks FROM topn_subscriptions WHERE name = %s", [name]
+        "SELECT ranks = 'absolute' FROM topn_subscriptions WHERE name = %s", [name]
     ).fetchone()
-    topn = TopnList(row == ("absolute",))
+    topn = TopnList(row == (True,))     # text is bytes if encoded as SQL_ASCII
     payloads, parts = _payloads(conn, name), []
     # LISTEN first: no batch is lost between the snapshot and it
     conn.execute(psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(name)))

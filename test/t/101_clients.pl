@@ -33,6 +33,10 @@ my %commands = (
 	python => [
 		'/usr/bin/python3', "$clients/tests/follow.py",
 		"host=$host port=$port dbname=postgres"
+	],
+	'python, without an encoding' => [
+		'/usr/bin/python3', "$clients/tests/follow.py",
+		"host=$host port=$port dbname=postgres client_encoding=SQL_ASCII"
 	]);
 
 my %queries = (
