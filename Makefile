@@ -151,11 +151,12 @@ bench: setup
 measurements: setup
 	@bench/measurements.sh
 
-# All tests; then "N passed, N failed".  SEED=... repeats the randomized ones.
+# All tests, or TESTS="..."; then "N passed, N failed".  SEED=... repeats the
+# randomized ones.
 # PGXS has a rule of this name, which only says that it is not supported.
 ifneq ($(filter check,$(MAKECMDGOALS)),)
 check: setup
-	@test/check
+	@test/check $(TESTS)
 endif
 
 # The same of what is installed; TESTS="api 020_facts" for some of them.
