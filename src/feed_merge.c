@@ -145,9 +145,8 @@ feed_reconcile(Feed *feed, WindowSet *rows, const ReadView *view,
 	PG_TRY();
 	{
 		result = reconcile(feed->evaluator, rows, view, feed_commit_log,
-						   windows, feed->since,
-						   feed->behind ? feed->cursor :
-						   feed_position->commit.no, &feed->merge_at);
+						   windows, feed->since, feed_place(feed),
+						   &feed->merge_at);
 	}
 	PG_CATCH();
 	{

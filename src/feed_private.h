@@ -127,6 +127,11 @@ extern void feed_watch_end(const Feed *feed);
  */
 extern bool feed_watch_fail(Feed *feed);
 
+/* ---- feed_state.c ---- */
+
+/* The last commit that the feed's windows have. */
+extern uint64 feed_place(const Feed *feed);
+
 /* ---- feed_lease.c ---- */
 
 extern void feed_lease_startup(void);

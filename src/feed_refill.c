@@ -27,7 +27,7 @@
 static void
 note_request(Feed *feed)
 {
-	feed->since = feed->behind ? feed->cursor : feed_position->commit.no;
+	feed->since = feed_place(feed);
 	feed->kept = commit_log_visible_upto(feed_commit_log, feed->since);
 }
 

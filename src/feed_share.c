@@ -308,12 +308,6 @@ feed_share_loaded(Feed *feed)
 		wake_others(share, feed);
 }
 
-static uint64
-place_in_log(const Feed *feed)
-{
-	return feed->behind ? feed->cursor : feed_position->commit.no;
-}
-
 /* Are the rows right? */
 static bool
 has_rows(const Feed *feed)
@@ -348,9 +342,9 @@ feed_share_rows(Feed *feed)
 	rows = window_set_create(feed->format, feed->params,
 							 feed->template->rows);
 	window_set_copy_rows(rows, share->host->windows);
-	view.place = place_in_log(share->host);
+	view.place = feed_place(share->host);
 	if (feed->merge_at == 0)
-		feed->since = feed->kept = place_in_log(feed);
+		feed->since = feed->kept = feed_place(feed);
 	switch (feed_reconcile(feed, rows, &view, NULL))
 	{
 		case RECONCILED:
@@ -379,7 +373,7 @@ static bool
 is_at_rest(const Feed *feed)
 {
 	return has_rows(feed) && feed->covered == 0 &&
-		place_in_log(feed) == feed_position->commit.no &&
+		feed_place(feed) == feed_position->commit.no &&
 		!feed->held && !feed->resized && feed->unseen == NIL &&
 		feed->events == NIL && !feed_is_short(feed);
 }

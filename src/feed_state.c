@@ -7,6 +7,12 @@
 #include "feed_private.h"
 #include "utils/timestamp.h"
 
+uint64
+feed_place(const Feed *feed)
+{
+	return feed->behind ? feed->cursor : feed_position->commit.no;
+}
+
 bool
 feed_needs_log(const Feed *feed)
 {
@@ -97,5 +103,5 @@ feed_is_current(const Feed *feed)
 		(feed->covered > 0 && !feed->held) || feed->recheck ||
 		feed_is_checking(feed))
 		return false;
-	return !feed->behind || feed->cursor == feed_position->commit.no;
+	return feed_place(feed) == feed_position->commit.no;
 }

@@ -3,9 +3,9 @@
  *	  Feeds found by the values of a row.
  *
  * Feeds whose filters can be looked up by the same expressions (predicate.c)
- * and which sort by the same leading column have a shape in common: a hash
- * table by the value that is to be equal, of trees by the range and the
- * boundary (span.c).  A row is first sought in all shapes, which asks for the
+ * and which sort by the same leading column, if that counts, have a shape in
+ * common: a hash table by the value that is to be equal, of trees by the range
+ * and the boundary (span.c).  A row is first sought in all shapes, which asks for the
  * memory that it needs, and then found: the waits for memory overlap.
  */
 #include "postgres.h"
