@@ -7,8 +7,8 @@
 # Each subscription is the first 20 rows of one tenant.  In case a one-row
 # updates are spread over all tenants and touch no window; in case b each of
 # them touches the window of one.  In case c subscriptions have overlapping
-# ranges of a smaller table instead, and updates touch few windows.  Case d is a
-# with an order that can fail, as a sum that may overflow: then each update is
+# ranges of a smaller table instead, and updates touch few windows.  Case d is
+# a in an order that can fail, as a sum may by overflow: then each update is
 # looked at outside of decoding, by the subscription of its tenant.
 #
 # SUBSCRIPTIONS	  how many, one number after the other (1 100 10000 100000)

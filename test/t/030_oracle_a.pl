@@ -33,16 +33,12 @@ my $seed = $ENV{ORACLE_SEED} // 1 + int(rand(2**31));
 my $commits_left = $ENV{ORACLE_COMMITS} // 10_000;
 my $deadline = time() + ($ENV{ORACLE_SECONDS} // 90);
 
-# groups that are not touched: all are dropped, many, or none
-my $group_memory = ('0', '1kB', '256MB')[$seed % 3];
-
 use constant COMMITS_PER_ROUND => 60;
 
 # without autovacuum, whose commits would make rounds hard to repeat
 my $server =
   LiveTopn::Server->start('oracle_a',
 	conf => "autovacuum = off\n"
-	  . "live_topn.group_memory = $group_memory\n"
 	  . "live_topn.slice_offset = 2");
 my $writer = $server->connect;
 my $session = $server->session;
@@ -75,7 +71,12 @@ sub plan_round
 	my ($round) = @_;
 	my $random = LiveTopn::Random->new($round);
 	my $generator = LiveTopn::Generator->new(random => $random);
-	my @events = map { { setup => $_ } } $generator->create_table;
+
+	# groups that are not touched: all are dropped, many, or none
+	my $group_memory = ('0', '1kB', '256MB')[$round % 3];
+	my @events = (
+		{ settings => { 'live_topn.group_memory' => $group_memory } },
+		map { { setup => $_ } } $generator->create_table);
 	my (@names, %fixed, $last, $truncated);
 
 	my $subscribe = sub {
