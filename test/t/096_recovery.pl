@@ -233,30 +233,34 @@ scenario 'crash', 'a reset is not published twice' => sub {
 	shows_result($client);
 };
 
-# What is replayed shows none, and results from before it.
-scenario 'crash', 'the cause of an error is gone' => sub {
-	table_with_identity('FULL');
-	run q{ALTER TABLE items ALTER body SET STORAGE plain},
-	  q{UPDATE items SET body = repeat('x', 7000)};
-	session->subscribe('s', 'SELECT id, body FROM items ORDER BY id LIMIT 3',
-		cushion => 0, limit => 20);
-	$server->set('live_topn.result_memory' => '64kB');
-	run q{DELETE FROM items WHERE id = 1},
-	  q{SELECT topn_move('s', "limit" => 20)};
-	saw s => 'leave 1 at 1, enter 4 at 3', 'error';
-	run q{DELETE FROM items WHERE id = 2};
-	$server->set('live_topn.debug_abandon' => 'on');
-	$server->without_worker(
-		sub {
-			$server->set(
-				'live_topn.debug_abandon' => undef,
-				'live_topn.result_memory' => undef);
-		});
-	saw s => 'reset';
-	session->turn_to('s', 'SELECT row_to_json(q)::text FROM
-		(SELECT id, body FROM items ORDER BY id LIMIT 20) q');
-	equals_query 's';
-};
+# What is replayed shows none, and results from before it: with a cushion all of
+# them are known at once.
+for my $cushion (0, 40)
+{
+	scenario 'crash', "the cause of an error is gone, cushion $cushion" => sub {
+		table_with_identity('FULL');
+		run q{ALTER TABLE items ALTER body SET STORAGE plain},
+		  q{UPDATE items SET body = repeat('x', 7000)};
+		session->subscribe('s', 'SELECT id, body FROM items ORDER BY id LIMIT 3',
+			cushion => $cushion, limit => 20);
+		$server->set('live_topn.result_memory' => '64kB');
+		run q{DELETE FROM items WHERE id = 1},
+		  q{SELECT topn_move('s', "limit" => 20)};
+		saw s => 'leave 1 at 1, enter 4 at 3', 'error';
+		run q{DELETE FROM items WHERE id = 2};
+		$server->set('live_topn.debug_abandon' => 'on');
+		$server->without_worker(
+			sub {
+				$server->set(
+					'live_topn.debug_abandon' => undef,
+					'live_topn.result_memory' => undef);
+			});
+		saw s => 'reset';
+		session->turn_to('s', 'SELECT row_to_json(q)::text FROM
+			(SELECT id, body FROM items ORDER BY id LIMIT 20) q');
+		equals_query 's';
+	};
+}
 
 # The file is renamed, then the slot is written: the crash comes in between.
 scenario 'crash', 'the windows are saved, the slot is not moved' => sub {
