@@ -435,8 +435,6 @@ static void
 merge(Feed *host, const void *arg)
 {
 	Feed	   *feed = unconstify(void *, arg);
-	int64		offset = host->offset;
-	int64		limit = host->limit;
 
 	add_dependencies(host, feed);
 	feed_share_leave(feed);
@@ -447,12 +445,16 @@ merge(Feed *host, const void *arg)
 	while (feed->nsubscribers > 0)
 		pass_to(host, feed_first(feed));
 	feed_end(feed);
-	if (host->offset != offset || host->limit != limit)
-	{
-		window_touch(host->windows->only, NULL);
-		feed_settle_windows(host);
-		feed_balance(host);
-	}
+}
+
+/* It shows other pages now.  Not before the last has come: rows may go. */
+static void
+settle_host(Feed *host, const void *arg)
+{
+	window_touch(host->windows->only, NULL);
+	Assert(!feed_is_short(host));
+	feed_settle_windows(host);
+	feed_balance(host);
 }
 
 bool
@@ -540,6 +542,8 @@ static void
 merge_share(Share *share)
 {
 	Feed	   *host = share->host;
+	int64		offset;
+	int64		limit;
 	dlist_mutable_iter iter;
 
 	if (host == NULL)
@@ -551,6 +555,8 @@ merge_share(Share *share)
 			return;				/* after an error */
 		host = share->host;
 	}
+	offset = host->offset;
+	limit = host->limit;
 	dlist_foreach_modify(iter, &share->feeds)
 	{
 		Feed	   *feed = dlist_container(Feed, share_node, iter.cur);
@@ -562,6 +568,8 @@ merge_share(Share *share)
 		if (host->share != share)
 			return;
 	}
+	if (host->offset != offset || host->limit != limit)
+		feed_run_safely(host, settle_host, NULL);
 }
 
 void

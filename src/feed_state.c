@@ -103,5 +103,6 @@ feed_is_current(const Feed *feed)
 		(feed->covered > 0 && !feed->held) || feed->recheck ||
 		feed_is_checking(feed))
 		return false;
-	return feed_place(feed) == feed_position->commit.no;
+	return feed_place(feed) == feed_position->commit.no &&
+		feed->events == NIL;
 }

@@ -785,6 +785,30 @@ scenario 'sharing', 'a restart' => sub {
 	is(statistic('refills', 'a') <= 1, 1, 'rows were not read again');
 };
 
+# Each has all rows at first; who takes them over must not drop what others
+# show that have yet to come.
+scenario 'sharing', 'a restart, of pages of all sizes' => sub {
+	my %limit = map { ("s$_" => $_ * 7) } 1 .. 9;
+	my @names = sort keys %limit;
+
+	items;
+	for my $name (@names)
+	{
+		subscribe $name => "$top LIMIT 63", limit => 63;
+		share substr($name, 1), $name;
+	}
+	writer->begin_work;
+	writer->do('SELECT topn_move(?, 0, ?)', undef, $_, $limit{$_}) for @names;
+	writer->commit;
+	session->turn_to($_,
+		"SELECT row_to_json(q) FROM ($top LIMIT $limit{$_}) q") for @names;
+	equals_query @names;
+	$server->restart_worker;
+	share 9, @names;
+	equals_query @names;
+	is(statistic('refills', 's1'), 0, 'no rows are read');
+};
+
 scenario 'sharing', 'short of rows, all wait, and nobody misses a commit' => sub {
 	items;
 	subscribe a => "$top LIMIT 3", cushion => 0;
