@@ -66,8 +66,15 @@ open_name(const char *name, bool snapshot, MemoryContext context)
 {
 	StreamedName *streamed = MemoryContextAllocZero(context,
 													sizeof(StreamedName));
+	SubscriptionRow *row = subscription_find(name, NULL);
 
-	streamed->id = subscription_find(name, NULL)->id;
+	if (strcmp(row->deliver, "stream") != 0 &&
+		strcmp(row->deliver, "both") != 0)
+		ereport(WARNING,
+				(errmsg("subscription \"%s\" does not deliver to replication slots",
+						name),
+				 errhint("Subscribe with deliver => 'stream' or 'both'.")));
+	streamed->id = row->id;
 	streamed->name = MemoryContextStrdup(context, name);
 	if (snapshot)
 		streamed->snapshot =

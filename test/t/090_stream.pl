@@ -137,6 +137,20 @@ scenario 'stream', 'names and options' => sub {
 
 		is($state, $sqlstate, "refused: @options") or diag($message);
 	}
+
+	for my $deliver (qw(notify none both))
+	{
+		my $warning;
+
+		subscribe_to($deliver, $top, $deliver);
+		server->node->psql('postgres',
+			"SELECT pg_logical_slot_peek_changes('out', NULL, NULL, 'subscriptions', '$deliver')",
+			stderr => \$warning);
+		is($warning =~ /^.*WARNING:  (.*)$/m ? $1 : '',
+			$deliver eq 'both' ? ''
+			: qq{subscription "$deliver" does not deliver to replication slots},
+			"what is said of one with deliver => $deliver");
+	}
 	drop_slot('out');
 };
 
