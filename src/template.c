@@ -384,7 +384,9 @@ template_acquire(const SubscriptionRow *row, const char *text,
 
 	MemoryContextSwitchTo(caller);
 	*params = make_params(constants);
+	MemoryContextSwitchTo(scratch);
 	Assert(query_text_equal(template_text(template, *params), text));
+	MemoryContextSwitchTo(caller);
 	MemoryContextDelete(scratch);
 	return template;
 }
