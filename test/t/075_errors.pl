@@ -187,4 +187,92 @@ scenario 'errors', 'restarts' => sub {
 		'nothing is read again');
 };
 
+# Whom changes before that have not concerned has not got them in the log.
+scenario 'errors', 'a commit of several tables, some of it undone' => sub {
+	items;
+	run 'CREATE TABLE others (LIKE items INCLUDING ALL)',
+	  'INSERT INTO others SELECT * FROM items';
+	subscribe a => of_tenant(1);
+	subscribe b => of_tenant(2) =~ s/items/others/r;
+	session->sync;
+	run 'BEGIN',
+	  'DELETE FROM items WHERE id = 31',
+	  'UPDATE others SET score = 1000 WHERE id = 1',
+	  'SAVEPOINT undone',
+	  'UPDATE items SET parts = 0 WHERE id = 1',
+	  'ROLLBACK TO undone',
+	  'UPDATE others SET score = 1000, parts = 10 WHERE id = 31',
+	  'UPDATE items SET tenant = 2 WHERE id = 30',
+	  'COMMIT';
+	saw a => 'leave 30 at 1, enter 27 at 3';
+	saw b => 'leave 58 at 3, enter 31 at 1';
+	run 'BEGIN',
+	  'UPDATE others SET score = 1000 WHERE id = 2',
+	  'TRUNCATE items',
+	  'INSERT INTO items SELECT id, tenant, score + 1, 1 FROM others',
+	  'ALTER TABLE others ALTER score TYPE bigint',
+	  'COMMIT';
+	equals_query qw(a b);
+	is_deeply([ map { state_of($_) } qw(a b) ],
+		[ 'live', undef, 'live', undef ], 'both go on');
+};
+
+# They have one template, whose expressions have the values as parameters.
+scenario 'errors', 'values of others' => sub {
+	my %filters = (
+		case => 'CASE WHEN tenant = ? THEN 12 / parts ELSE 0 END > 3',
+		coalesce => 'coalesce(nullif(tenant, ?) / parts, 7) = 7',
+		any => "tenant + 0 = ANY (ARRAY[?, 7])",
+		text => q{tenant::text || 'x' = '?x'});
+	my @names;
+
+	items;
+	for my $filter (sort keys %filters)
+	{
+		for my $tenant (1 .. 3)
+		{
+			push @names, "${filter}_$tenant";
+			subscribe $names[-1] => 'SELECT id, tenant FROM items WHERE '
+			  . $filters{$filter} =~ s/\?/$tenant/r
+			  . ' ORDER BY score + 0, id LIMIT 4';
+		}
+	}
+	equals_query @names;
+	run 'UPDATE items SET parts = 0 WHERE id = 31';
+	wait_for_state "case_2" => 'error';
+	is(state_of($_), 'live', "$_ goes on") for qw(case_1 case_3 any_2 text_2);
+	run 'UPDATE items SET parts = 2, tenant = 3 WHERE id = 31',
+	  'UPDATE items SET tenant = 2 WHERE id = 1';
+	wait_for_state $_ => 'live' for @names;
+	equals_query @names;
+};
+
+# Comparing under such a collation looks at catalogs.
+scenario 'errors', 'a page moves when the order is not evaluated while decoding' =>
+  sub {
+	run 'CREATE COLLATION IF NOT EXISTS blind (provider = icu,
+			locale = \'und-u-ks-level2\', deterministic = false)',
+	  'CREATE TABLE names (id int PRIMARY KEY, name text, parts int DEFAULT 1)',
+	  q{INSERT INTO names SELECT g, chr(96 + g) FROM generate_series(1, 20) g};
+	my $query = 'SELECT id, 10 / parts AS share FROM names
+		ORDER BY name COLLATE blind, id LIMIT 3';
+
+	subscribe a => $query, limit => 6;
+	session->sync;
+	run 'BEGIN', q{SELECT topn_move('a', 2, 4)},
+	  q{UPDATE names SET name = 'C' WHERE id = 9}, 'COMMIT',
+	  q{SELECT topn_move('a', 1, 6)};
+	session->turn_to('a', 'SELECT row_to_json(q) FROM ('
+		  . $query =~ s/LIMIT 3/LIMIT 6 OFFSET 1/r . ') q');
+	equals_query 'a';
+	run 'BEGIN', q{SELECT topn_move('a', 0, 2)},
+	  'UPDATE names SET parts = 0 WHERE id = 1', 'COMMIT';
+	wait_for_state a => 'error';
+	run 'UPDATE names SET parts = 5 WHERE id = 1';
+	wait_for_state a => 'live';
+	session->turn_to('a', 'SELECT row_to_json(q) FROM ('
+		  . $query =~ s/LIMIT 3/LIMIT 2/r . ') q');
+	equals_query 'a';
+};
+
 done_testing();
