@@ -319,7 +319,7 @@ feed_commit(Feed *feed)
 static bool
 is_late(const Feed *feed)
 {
-	return feed->behind && feed->cursor < feed_position->commit.no;
+	return feed_place(feed) < feed_position->commit.no;
 }
 
 /*

@@ -99,6 +99,33 @@ scenario 'errors', 'so do errors' => sub {
 	is(state_of('a'), 'live', 'a goes on');
 };
 
+scenario 'errors', 'the order may fail' => sub {
+	my $worker = $server->worker_pid;
+
+	items;
+	subscribe a => 'SELECT id, score FROM items WHERE tenant = 1
+		ORDER BY score + parts DESC, id LIMIT 3';
+	run 'INSERT INTO items VALUES (100, 2, 2147483647)';
+	is(state_of('a'), 'live', 'a row of another tenant is not looked at');
+	run 'INSERT INTO items VALUES (101, 1, 2147483647)';
+	wait_for_state a => 'error';
+	run 'DELETE FROM items WHERE id = 101';
+	wait_for_state a => 'live';
+	equals_query 'a';
+	is($server->worker_pid, $worker, 'the worker has not ended');
+};
+
+scenario 'errors', 'the group may fail, of rows that are in none' => sub {
+	items;
+	session->subscribe('a', 'SELECT id, n FROM (SELECT id, 10 / parts AS share,
+			row_number() OVER (PARTITION BY 10 / parts ORDER BY score DESC) AS n
+			FROM items WHERE parts <> 0) q
+		WHERE n <= 2 ORDER BY share, n', limit => 2);
+	run 'UPDATE items SET parts = 0 WHERE id IN (5, 90)',
+	  'UPDATE items SET parts = 2 WHERE id IN (6, 89)';
+	equals_query 'a';
+};
+
 # All that is logged meanwhile is looked at.
 scenario 'errors', 'also while rows are missing' => sub {
 	items;
