@@ -94,6 +94,8 @@ flatten_query(ParseState *pstate, Query *query, Oid relation,
 
 		result = flatten_query(pstate, rte->subquery, relation,
 							   location);
+		if (rte->security_barrier)
+			result.nsecurity = list_length(result.quals);
 		columns = result.targetlist;
 		result.targetlist = (List *)
 			replace_vars((Node *) query->targetList, ref->rtindex, rte,
@@ -105,6 +107,7 @@ flatten_query(ParseState *pstate, Query *query, Oid relation,
 	{
 		result.rte = rte;
 		result.quals = rte->securityQuals;
+		result.nsecurity = list_length(result.quals);
 		result.targetlist = query->targetList;
 		own_quals = make_ands_implicit((Expr *) query->jointree->quals);
 		ChangeVarNodes((Node *) result.targetlist, ref->rtindex, 1, 0);

@@ -14,6 +14,7 @@ typedef struct FlatQuery
 	RangeTblEntry *rte;
 	List	   *targetlist;		/* of TargetEntry */
 	List	   *quals;			/* implicitly ANDed, in order */
+	int			nsecurity;		/* so many of them have to come first */
 } FlatQuery;
 
 /* The rewritten query; the one given stays as it is. */

@@ -18,6 +18,7 @@
 #include "executor/executor.h"
 #include "nodes/makefuncs.h"
 #include "nodes/nodeFuncs.h"
+#include "optimizer/cost.h"
 #include "optimizer/optimizer.h"
 #include "optimizer/prep.h"
 #include "parser/analyze.h"
@@ -299,46 +300,76 @@ plan_expression(ParseState *pstate, Query *source, Node *node)
 	return node;
 }
 
+Cost
+query_expression_cost(Node *node)
+{
+	QualCost	cost;
+
+	cost_qual_eval_node(&cost, node, NULL);
+	return cost.per_tuple;
+}
+
+/* Before those that cost more, but not before the first n. */
+static List *
+insert_by_cost(List *quals, int n, Node *qual)
+{
+	Cost		cost = query_expression_cost(qual);
+
+	while (n < list_length(quals) &&
+		   query_expression_cost(list_nth(quals, n)) <= cost)
+		n++;
+	return list_insert_nth(quals, n, qual);
+}
+
 /*
- * Rows that do not satisfy these cannot raise an error then, whether they are
- * looked up by them or not.  They do not reveal anything to anybody, so that
- * they may come even before security quals.
+ * The order of evaluation is that of the planner, who begins with what costs
+ * least, after inert ones.  Rows that do not satisfy these cannot raise an
+ * error then, whether they are looked up by them or not.  They do not reveal
+ * anything to anybody, so that they may come even before security quals.
  */
 static void
-evaluate_inert_first(TopnQuery *result)
+order_quals(TopnQuery *result, List *quals, int nsecurity)
 {
 	List	   *inert = NIL;
 	List	   *others = NIL;
+	int			nfirst = 0;
 	ListCell   *lc;
 
-	foreach(lc, result->quals)
+	foreach(lc, quals)
 	{
-		if (is_inert_expression(lfirst(lc)))
-			inert = lappend(inert, lfirst(lc));
+		Node	   *qual = lfirst(lc);
+		bool		is_security = foreach_current_index(lc) < nsecurity;
+
+		if (is_inert_expression(qual))
+			inert = lappend(inert, qual);
+		else if (is_security)
+			others = list_insert_nth(others, nfirst++, qual);
 		else
-			others = lappend(others, lfirst(lc));
+			others = insert_by_cost(others, nfirst, qual);
 	}
 	result->ninert = list_length(inert);
 	result->quals = list_concat(inert, others);
 }
 
 static void
-fill_quals(TopnQuery *result, ParseState *pstate, Query *source, List *quals)
+fill_quals(TopnQuery *result, ParseState *pstate, Query *source,
+		   const FlatQuery *flat)
 {
+	List	   *quals = NIL;
+	int			nsecurity = 0;
 	ListCell   *lc;
 
-	result->quals = NIL;
-	foreach(lc, quals)
+	foreach(lc, flat->quals)
 	{
 		Node	   *qual = plan_expression(pstate, source, lfirst(lc));
 
 		/* as the planner does: what is never true is not evaluated */
 		qual = (Node *) canonicalize_qual((Expr *) qual, false);
-		result->quals = list_concat(result->quals,
-									make_ands_implicit((Expr *) qual));
+		quals = list_concat(quals, make_ands_implicit((Expr *) qual));
+		if (foreach_current_index(lc) < flat->nsecurity)
+			nsecurity = list_length(quals);
 	}
-	result->quals = without_locations(result->quals);
-	evaluate_inert_first(result);
+	order_quals(result, without_locations(quals), nsecurity);
 }
 
 static void
@@ -481,7 +512,7 @@ analyze(const char *sql, int nargs, char **args)
 	check_permissions(rewritten);
 	result->fingerprint = query_fingerprint(rewritten, places);
 	flat = flatten_query(pstate, rewritten, only_rte(source)->relid, location);
-	fill_quals(result, pstate, source, flat.quals);
+	fill_quals(result, pstate, source, &flat);
 	fill_targetlist(result, pstate, source, flat.targetlist);
 	fill_sort(result, source);
 	result->inert = is_inert_query(result);

@@ -39,7 +39,8 @@ typedef struct TopnQuery
 {
 	Oid			relid;			/* the table; the root if partitioned */
 	List	   *quals;			/* implicitly ANDed, in order of evaluation:
-								 * inert ones, then security quals, then others */
+								 * inert ones, then security quals, then
+								 * others by their cost */
 	int			ninert;			/* so many of them are inert */
 	List	   *targetlist;		/* of TargetEntry, planned expressions over
 								 * Vars of varno 1 */
@@ -123,6 +124,9 @@ extern PGDLLIMPORT bool query_allow_procedural;
  * that the query, or the identity, uses.
  */
 extern TopnQuery *query_analyze(const char *sql, int nargs, char **args);
+
+/* What the planner thinks that evaluating an expression costs for a row. */
+extern Cost query_expression_cost(Node *node);
 
 /*
  * Read rows of the query under the active snapshot: with after, those of the

@@ -43,6 +43,7 @@
 #include "utils/rel.h"
 
 #include "compat.h"
+#include "inert.h"
 #include "tiers.h"
 
 /* A sort key as part of queries. */
@@ -56,6 +57,7 @@ typedef struct KeysetColumn
 	bool		descending;
 	bool		nulls_first;
 	bool		nullable;
+	bool		guarded;		/* see guard */
 	Const	   *value;			/* of the boundary */
 } KeysetColumn;
 
@@ -99,6 +101,27 @@ is_nullable(TopnQuery *query, AttrNumber attno)
 	result = !TupleDescAttr(RelationGetDescr(rel), attnum - 1)->attnotnull;
 	table_close(rel, NoLock);
 	return result;
+}
+
+/*
+ * Might the planner have a sort column, which can fail, evaluated for rows that
+ * the filter excludes?  It begins with what costs least, and puts equalities
+ * last among those that cost the same.
+ */
+static bool
+may_precede_filter(const TopnQuery *query, AttrNumber attno)
+{
+	Node	   *expr = (Node *) list_nth_node(TargetEntry, query->targetlist,
+											attno - 1)->expr;
+	Cost		cost = query_expression_cost(expr);
+	ListCell   *lc;
+
+	if (is_inert_expression(expr))
+		return false;
+	foreach(lc, query->quals)
+		if (query_expression_cost(lfirst(lc)) >= cost)
+			return true;
+	return false;
 }
 
 static Oid
@@ -161,6 +184,7 @@ fill_column(KeysetColumn *column, TopnQuery *query, Node *expr,
 	column->descending = strategy == STRATEGY_GREATER;
 	column->nulls_first = nulls_first;
 	column->nullable = !is_whole_row && is_nullable(query, attno);
+	column->guarded = !is_whole_row && may_precede_filter(query, attno);
 
 	if (row != NULL)
 	{
@@ -282,6 +306,27 @@ tier_sort(TopnQuery *query, const KeysetColumn *columns, int nfixed,
 	return result;
 }
 
+/* Evaluate a condition for rows only that satisfy the filter.  No index can. */
+static Node *
+guard(const KeysetColumn *column, Node *filter, Node *condition)
+{
+	CaseExpr   *guarded;
+	CaseWhen   *when;
+
+	if (filter == NULL || !column->guarded)
+		return condition;
+	when = makeNode(CaseWhen);
+	when->expr = (Expr *) copyObject(filter);
+	when->result = (Expr *) condition;
+	when->location = -1;
+	guarded = makeNode(CaseExpr);
+	guarded->casetype = BOOLOID;
+	guarded->args = list_make1(when);
+	guarded->defresult = (Expr *) makeBoolConst(false, false);
+	guarded->location = -1;
+	return (Node *) guarded;
+}
+
 /*
  * One tier: the first nfixed columns are what the prefix says, which has a
  * qual for each; the next one is what the condition says, if any.
@@ -292,15 +337,19 @@ make_tier(TopnQuery *query, const KeysetColumn *columns, int nfixed,
 {
 	Tier	   *tier = palloc_object(Tier);
 	List	   *quals;
+	Node	   *filter;
 	ListCell   *lc;
 
 	Assert(list_length(prefix) == nfixed);
 
 	tier->query = copyObject(query->source);
-	quals = make_ands_implicit((Expr *) tier->query->jointree->quals);
-	quals = list_concat_copy(quals, prefix);
+	filter = tier->query->jointree->quals;
+	quals = make_ands_implicit((Expr *) filter);
+	foreach(lc, prefix)
+		quals = lappend(quals, guard(&columns[foreach_current_index(lc)],
+									 filter, lfirst(lc)));
 	if (condition != NULL)
-		quals = lappend(quals, condition);
+		quals = lappend(quals, guard(&columns[nfixed], filter, condition));
 	tier->query->jointree->quals =
 		quals == NIL ? NULL : (Node *) make_ands_explicit(quals);
 

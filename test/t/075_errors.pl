@@ -302,4 +302,22 @@ scenario 'errors', 'a page moves when the order is not evaluated while decoding'
 	equals_query 'a';
 };
 
+# The planner evaluates first what costs least.
+scenario 'errors', 'a read evaluates the order of rows that satisfy the filter' => sub {
+	items;
+	run 'UPDATE items SET parts = 0 WHERE id > 10';
+	subscribe a => 'SELECT id FROM items WHERE parts = 1 + 0 * tenant
+		ORDER BY 100 / parts NULLS FIRST, id LIMIT 3', cushion => 0;
+	subscribe b => 'SELECT id FROM items
+		WHERE (parts + 1) * 2 - 2 + id - id <> 0
+		ORDER BY 100 / parts DESC, id DESC LIMIT 3', cushion => 0;
+	for my $id (1, 10, 3, 9, 2)
+	{
+		run "DELETE FROM items WHERE id = $id";
+		equals_query qw(a b);
+	}
+	is_deeply([ map { (state_of($_))[0] } qw(a b) ], [qw(live live)],
+		'no other rows raise errors');
+};
+
 done_testing();
