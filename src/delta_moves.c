@@ -6,7 +6,8 @@
  * that is in the same order in both lists stay, and the others move: fewer
  * moves cannot do (cf. Schensted, Longest increasing and decreasing
  * subsequences, 1961; the maximum over prefixes is kept in a Fenwick tree).
- * Among equally long ones, that which keeps most untouched rows is taken.
+ * Among equally long ones, that which keeps most rows that are as they were is
+ * taken.  Where all were read again, touched rows are, too.
  */
 #include "postgres.h"
 
@@ -133,7 +134,8 @@ choose_staying(Element *elements, int n)
 				element->previous = best[j];
 		}
 		if (element->touched)
-			element->weight = INT64CONST(1) << 31;
+			element->weight = (INT64CONST(1) << 31) +
+				row_equal(element->touched->old, element->touched->row);
 		else
 			element->weight = (INT64CONST(1) << 31) * element->length +
 				element->length;

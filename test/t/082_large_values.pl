@@ -338,4 +338,15 @@ scenario 'lz4', 'values compressed in another way' => sub {
 	saw 'z';    # the same value, compressed otherwise
 };
 
+# The rows are read again, and do not tell which of them was changed.
+scenario 'large values', 'the row that was changed moves' => sub {
+	large_table 'external', 'DEFAULT';
+	subscribe
+	  s => 'SELECT id FROM t WHERE length(tag) > 5 ORDER BY score DESC, id LIMIT 5';
+	run 'UPDATE t SET score = 85 WHERE id = 10';
+	saw s => 'move 10 from 3 to 4';
+	run 'UPDATE t SET score = 95 WHERE id = 10';
+	saw s => 'move 10 from 4 to 3';
+};
+
 done_testing();
