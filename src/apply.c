@@ -300,6 +300,7 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 {
 	Watch	   *watch;
 	Change		change;
+	bool		needed;
 	ListCell   *lc;
 
 	changes++;
@@ -329,8 +330,9 @@ apply_change(Relation relation, ChangeKind kind, HeapTuple old, HeapTuple new)
 
 	foreach(lc, watch->routes)
 		route_change(lfirst(lc), &change);
-	if (needs_log(watch) || commit_invisible)
-		log_change(&change, needs_log(watch));
+	needed = needs_log(watch);
+	if (needed || commit_invisible)
+		log_change(&change, needed);
 }
 
 static void

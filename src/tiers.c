@@ -113,11 +113,12 @@ may_precede_filter(const TopnQuery *query, AttrNumber attno)
 {
 	Node	   *expr = (Node *) list_nth_node(TargetEntry, query->targetlist,
 											attno - 1)->expr;
-	Cost		cost = query_expression_cost(expr);
+	Cost		cost;
 	ListCell   *lc;
 
 	if (is_inert_expression(expr))
 		return false;
+	cost = query_expression_cost(expr);
 	foreach(lc, query->quals)
 		if (query_expression_cost(lfirst(lc)) >= cost)
 			return true;
@@ -344,7 +345,7 @@ make_tier(TopnQuery *query, const KeysetColumn *columns, int nfixed,
 
 	tier->query = copyObject(query->source);
 	filter = tier->query->jointree->quals;
-	quals = make_ands_implicit((Expr *) filter);
+	quals = list_copy(make_ands_implicit((Expr *) filter));
 	foreach(lc, prefix)
 		quals = lappend(quals, guard(&columns[foreach_current_index(lc)],
 									 filter, lfirst(lc)));
